@@ -12,6 +12,8 @@ from mcp_junction.governance import webhooks
 from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.policy.webhook_signing import WINDOW, sign_webhook, verify_webhook
 from mcp_junction.resilience.clock import SystemClock
+from mcp_junction.store.database import Query
+from mcp_junction.store.webhook_deliveries import WAITING, DeliveryRecord, DeliveryState
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.upstream.http.dialer import Dialer
 
@@ -73,7 +75,7 @@ async def running(store, monkeypatch):
     async with Bus(store.events, "me") as bus:
 
         async def start(url: str, **more):
-            hook = Webhook(url, SECRET, bus, SystemClock(), **more)
+            hook = Webhook(url, SECRET, bus, store.webhook_deliveries, SystemClock(), **more)
             tasks.append(asyncio.create_task(hook.run()))
             await until(lambda: bus.is_read)
             return hook, bus
@@ -140,10 +142,10 @@ async def test_what_is_given_up_is_visible(running, status, tries):
         hook, bus = await running(receiver.url)
         bus.publish("call.escalated", {"id": "e1"}, "s1")
         await until(lambda: hook.failed == 1)
-    (dead,) = hook.dead
+    await until(lambda: hook.waiting == 0)
+    (dead,) = await dead_of(hook, 1)
     assert (dead.attempts, dead.type, len(receiver.posts)) == (tries, "call.escalated", tries)
     assert str(status) in dead.why
-    assert hook.waiting == 0
 
 
 async def test_a_receiver_that_hangs_holds_up_neither_the_bus_nor_others(running, monkeypatch):
@@ -155,7 +157,8 @@ async def test_a_receiver_that_hangs_holds_up_neither_the_bus_nor_others(running
             bus.publish("call.escalated", {"id": f"e{n}"}, "s1")
         await bus.flush()  # nobody waits for the receiver
         await until(lambda: hook.failed == 20)
-    assert all("Timeout" in one.why or "in time" in one.why for one in hook.dead)
+    gone = await dead_of(hook, 20)
+    assert all("Timeout" in one.why or "in time" in one.why for one in gone)
 
 
 async def test_only_the_process_that_published_an_event_delivers_it(running, store):
@@ -169,15 +172,103 @@ async def test_only_the_process_that_published_an_event_delivers_it(running, sto
     assert [json.loads(body)["data"]["id"] for _, body in receiver.posts] == ["ours"]
 
 
-async def test_too_many_deliveries_give_the_newest_up(running, monkeypatch):
+async def test_what_is_too_much_at_once_waits_in_the_store(running, store, monkeypatch):
     monkeypatch.setattr(webhooks, "MAX_WAITING", 2)
+    monkeypatch.setattr(webhooks, "LOOK", 0.02)
     async with Receiver() as receiver:
-        receiver.silent = True
         hook, bus = await running(receiver.url)
-        for n in range(3):
+        for n in range(12):
             bus.publish("call.escalated", {"id": f"e{n}"})
-        await until(lambda: hook.failed >= 1)
-        assert hook.dead[0].why == "too many deliveries wait"
+        await receiver.wait(12)
+        await until(lambda: hook.delivered == 12)
+    assert len({headers["webhook-id"] for headers, _ in receiver.posts}) == 12
+
+
+# -- restarts
+
+
+async def dead_of(hook: Webhook, count: int) -> list[DeliveryRecord]:
+    """Wait until so many deliveries are stored as given up."""
+    async with asyncio.timeout(BOUND):
+        while len(found := await hook.table.read_dead(100)) < count:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.005)
+    return found
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_restart_goes_on_with_what_was_not_accepted(store, monkeypatch):
+    monkeypatch.setattr(webhooks, "PAUSES", (3600.0,))
+    async with Receiver(500, 200) as receiver, Bus(store.events, "first") as bus:
+        hook = Webhook(receiver.url, SECRET, bus, store.webhook_deliveries, SystemClock())
+        running = asyncio.create_task(hook.run())
+        await until(lambda: bus.is_read)
+        bus.publish("call.escalated", {"id": "e1"}, "s1")
+        await receiver.wait(1)
+        await until(lambda: [one.attempts for one in hook._under_way.values()] == [1])
+        await stop(running)
+        async with Bus(store.events, "second") as other:
+            again = Webhook(receiver.url, SECRET, other, store.webhook_deliveries, SystemClock())
+            running = asyncio.create_task(again.run())
+            await until(lambda: again.delivered == 1)
+            await stop(running)
+    first, second = receiver.posts
+    assert first[0]["webhook-id"] == second[0]["webhook-id"]
+    assert first[1] == second[1]
+    assert await store.webhook_deliveries.count(WAITING) == 0
+
+
+async def test_what_a_killed_process_has_claimed_is_taken_over_later_and_once(store):
+    table, at = store.webhook_deliveries, 1_000.0
+    for seq in (1, 2):
+        await table.add(
+            DeliveryRecord(seq, "call.escalated", None, "{}", at, claimed_until=at + 60)
+        )
+    assert await table.claim(at + 59, at + 200, 10) == []
+    taken = await asyncio.gather(*(table.claim(at + 61, at + 200 + n, 10) for n in range(3)))
+    assert sorted(one.seq for some in taken for one in some) == [1, 2]
+
+
+async def test_an_event_that_was_published_but_not_taken_in_is_delivered_after_the_start(store):
+    """A process was killed between the two."""
+    async with Receiver() as receiver, Bus(store.events, "gone") as gone:
+        gone.publish("call.escalated", {"id": "known"})
+        gone.publish("call.escalated", {"id": "missed"})
+        await gone.flush()
+        known, _ = await store.events.after(0)
+        await store.webhook_deliveries.add(
+            DeliveryRecord(known.seq, known.type, None, "", known.at, DeliveryState.DELIVERED)
+        )
+        async with Bus(store.events, "me") as bus:
+            hook = Webhook(receiver.url, SECRET, bus, store.webhook_deliveries, SystemClock())
+            running = asyncio.create_task(hook.run())
+            await receiver.wait(1)
+            await until(lambda: hook.delivered == 1)
+            await stop(running)
+    assert [json.loads(body)["data"]["id"] for _, body in receiver.posts] == ["missed"]
+
+
+async def test_a_row_that_somebody_else_wrote_is_never_posted(store):
+    table = store.webhook_deliveries
+    await table.add(DeliveryRecord(1, "approval.decided", None, '{"a": 1}', 1.0))
+
+    def forge():
+        yield Query("UPDATE webhook_deliveries SET body = 'forged'")
+
+    await store._database.write(forge())
+    assert await table.claim(100.0, 200.0, 10) == []
+
+
+async def test_old_rows_are_removed(store):
+    table = store.webhook_deliveries
+    for seq, state in enumerate(DeliveryState, 1):
+        await table.add(DeliveryRecord(seq, "x", None, "", 1.0, state))
+    assert await table.retire(0.5, 2.0) == 1
+    assert await table.retire(2.0, 2.0) == 1
+    assert await table.count(WAITING) == 1
 
 
 # -- where it may connect
@@ -190,7 +281,8 @@ async def test_nothing_of_the_ssrf_corpus_is_connected_to(store):
         for url in urls():
             dialer = Dialer(resolve=world.resolve, connect=world.connect)
             try:
-                hook = Webhook(url, SECRET, bus, SystemClock(), dialer=dialer)
+                table = store.webhook_deliveries
+                hook = Webhook(url, SECRET, bus, table, SystemClock(), dialer=dialer)
                 await hook._post("evt_1", b"{}")
             except (UsageError, AddressRefused, OSError):
                 tried += 1
@@ -204,4 +296,4 @@ async def test_nothing_of_the_ssrf_corpus_is_connected_to(store):
 async def test_an_address_or_a_secret_that_cannot_be_used_is_refused(store, url, secret):
     async with Bus(store.events, "me") as bus:
         with pytest.raises(UsageError, match="webhook_"):
-            Webhook(url, secret, bus, SystemClock())
+            Webhook(url, secret, bus, store.webhook_deliveries, SystemClock())

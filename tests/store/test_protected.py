@@ -24,6 +24,7 @@ from mcp_junction.store.limits import WindowRecord
 from mcp_junction.store.records import KeyRecord, ServerRecord
 from mcp_junction.store.revoked_subjects import RevokedSubject
 from mcp_junction.store.store import open_store
+from mcp_junction.store.webhook_deliveries import DeliveryRecord
 from mcp_junction.vault.vault import Vault
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -115,6 +116,7 @@ async def fill(store) -> None:
         store.escalations,
         EscalationRecord("e", "a", "s", "t", "link", "cut", None, 1, None, 1, now, now),
     )
+    await put(store.webhook_deliveries, DeliveryRecord(1, "call.escalated", "s", "{}", now))
     secret = {"access": CANARY}
     await store.credentials.save(CredentialRecord("r", "s", "shared", "https://u.example"), secret)
     client = ClientRecord("https://i.example", "https://r.example", "c", "none", 0.0, b"")

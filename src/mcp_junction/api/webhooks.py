@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from litestar import Router, get
@@ -12,6 +12,10 @@ from mcp_junction.api.models import format_time
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import Context, mcp_error_responses
 from mcp_junction.errors import RequestError
+from mcp_junction.store.webhook_deliveries import DeliveryState
+
+_SHOWN: Final = 200
+_COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)
 
 
 class GivenUp(msgspec.Struct):
@@ -25,13 +29,13 @@ class GivenUp(msgspec.Struct):
 
 
 class WebhookState(msgspec.Struct):
-    """What this process has told the webhook since it was started."""
+    """What the webhook was told."""
 
     url: Annotated[str, Meta(description="Without secrets.")]
-    delivered: int
-    waiting: Annotated[int, Meta(description="Deliveries under way.")]
-    failed: Annotated[int, Meta(description="Deliveries that were given up.")]
-    dead: Annotated[list[GivenUp], Meta(description="The last of those.")]
+    delivered: Annotated[int, Meta(description="Deliveries of the last day.")]
+    waiting: Annotated[int, Meta(description="Deliveries that were not accepted yet.")]
+    failed: Annotated[int, Meta(description="Deliveries of 30 days that were given up.")]
+    dead: Annotated[list[GivenUp], Meta(description="The last of those, the newest first.")]
 
 
 @get(
@@ -45,11 +49,13 @@ async def show_webhook(context: Context) -> WebhookState:
     webhook = None if governance is None else governance.webhook
     if webhook is None:
         raise RequestError("NOT_FOUND", "there is no webhook; set webhook_url and webhook_secret")
+    table = webhook.table
+    delivered, waiting, failed = [await table.count(state) for state in _COUNTED]
     dead = [
-        GivenUp(one.id, one.type, format_time(one.at), one.attempts, one.why)
-        for one in webhook.dead
+        GivenUp(one.id, one.type, format_time(one.at), one.attempts, one.why or "")
+        for one in await table.read_dead(_SHOWN)
     ]
-    return WebhookState(webhook.url, webhook.delivered, webhook.waiting, webhook.failed, dead)
+    return WebhookState(webhook.url, delivered, waiting, failed, dead)
 
 
 ROUTES = Router("/api/v1/mcp", route_handlers=[show_webhook], tags=["mcp"])

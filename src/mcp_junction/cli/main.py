@@ -29,6 +29,7 @@ COMMANDS = {
     "metrics": "show how many calls there were, how they ended and how long they took",
     "breakers": "show and reset the circuit breakers of a running service",
     "approvals": "show, approve and deny calls that wait for a person",
+    "webhook": "show what the webhook was told, and what was given up",
     "escalations": "show and acknowledge calls for which everything has failed",
     "audit": "show, check and export the record of what was done",
     "settings": "show every setting, its default, and where its value comes from",

@@ -66,20 +66,21 @@ async def open_governance(
         limits=limits,
         admission=Admission(store.policy, store.approvals),
         approvals=approvals,
-        webhook=_make_webhook(settings, bus, clock),
+        webhook=_make_webhook(settings, store, bus, clock),
         server_ids=server_ids,
         sync=sync,
         door_grants=DoorGrants(door, sync, server_ids) if door is not None else None,
     )
 
 
-def _make_webhook(settings: Settings, bus: Bus, clock: Clock) -> Webhook | None:
+def _make_webhook(settings: Settings, store: Store, bus: Bus, clock: Clock) -> Webhook | None:
     if not settings.webhook_url:
         return None
     return Webhook(
         settings.webhook_url,
         settings.webhook_secret,
         bus,
+        store.webhook_deliveries,
         clock,
         allow_private=settings.webhook_allow_private,
     )

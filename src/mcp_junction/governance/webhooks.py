@@ -2,8 +2,9 @@
 
 It reads the bus like any other reader, so that no call ever waits for it, and posts what this
 process has published. What is not accepted is tried again with longer and longer pauses; what is
-given up is kept for the operator to see. Deliveries under way are lost with the process: the
-records that they tell of are not. Signatures are ``policy/webhook_signing.py``.
+given up is kept for the operator to see. Deliveries are in the store: those of a process that has
+ended another one goes on with, so that each is made at least once; receivers know a repeated one by
+its id. Signatures are ``policy/webhook_signing.py``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import asyncio
 import logging
 import random
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
-from mcp_junction.errors import AddressRefused, StoreUnavailable, UsageError
+from mcp_junction.errors import AddressRefused, StoreError, StoreUnavailable, UsageError
 from mcp_junction.governance.approvals import DECIDED, REQUESTED
 from mcp_junction.governance.escalations import ESCALATED
 from mcp_junction.policy.outgoing import Permissions
@@ -27,11 +29,18 @@ from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.records import EventRecord
+from mcp_junction.store.webhook_deliveries import (
+    DEAD,
+    WAITING,
+    DeliveryRecord,
+    DeliveryState,
+    DeliveryTable,
+)
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.upstream.http.connection import parse_target
 from mcp_junction.upstream.http.dialer import Dialer
-from mcp_junction.upstream.http.fetch import FetchedResponse, fetch
+from mcp_junction.upstream.http.fetch import fetch
 
 log = logging.getLogger("mcp_junction.governance")
 
@@ -39,24 +48,19 @@ TYPES: Final = (ESCALATED, REQUESTED, DECIDED)
 PAUSES: Final = (1.0, 5.0, 30.0, 120.0, 600.0)
 """Seconds before each further try; then the delivery is given up."""
 MAX_WAITING: Final = 1_000
-"""Deliveries that may be under way; the oldest that waits is given up for one more."""
+"""Deliveries that may be under way; what comes beyond waits in the store."""
 AT_ONCE: Final = 8
 TIMEOUT: Final = 10.0
-KEPT_DEAD: Final = 200
-
-Post = Callable[[bytes, dict[str, str]], Awaitable[FetchedResponse]]
-
-
-class DeadDelivery(msgspec.Struct, frozen=True):
-    """A delivery that was given up."""
-
-    id: str
-    type: str
-    subject: str | None
-    at: float
-    """When the event was published."""
-    attempts: int
-    why: str
+LOOK: Final = 30.0
+"""Seconds between looks for deliveries that no process claims."""
+_LEASE: Final = 60.0
+"""Seconds that a delivery is claimed beyond its next try."""
+_TAKEN: Final = 100
+_LOOK_BACK: Final = 1_000
+"""Events before the newest delivery that are looked through at the start for lost ones."""
+_KEPT_DELIVERED: Final = 24 * 3600.0
+_KEPT_DEAD: Final = 30 * 24 * 3600.0
+_HOUR: Final = 3600.0
 
 
 class Webhook:
@@ -67,6 +71,7 @@ class Webhook:
         url: str,
         secret: str,
         bus: Bus,
+        table: DeliveryTable,
         clock: Clock,
         *,
         allow_private: bool = False,
@@ -84,6 +89,7 @@ class Webhook:
         KNOWN.learn_url(url)
         self.url = mask_url(url)
         """As it may be shown."""
+        self.table = table
         self._url = url
         self._secret = secret
         self._bus = bus
@@ -92,69 +98,135 @@ class Webhook:
         self._now = now
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks = TaskScope("the webhook")
-        self._waiting: set[str] = set()
+        self._under_way: dict[int, DeliveryRecord] = {}
+        self._beginning = 0
+        """Deliveries that are being stored."""
+        self._began = now()
         self.delivered = 0
         self.failed = 0
-        """Deliveries that were given up."""
-        self.dead: deque[DeadDelivery] = deque(maxlen=KEPT_DEAD)
+        """Deliveries of this process that were given up."""
 
     @property
     def waiting(self) -> int:
-        """How many deliveries are under way."""
-        return len(self._waiting)
+        """How many deliveries of this process are under way."""
+        return len(self._under_way)
+
+    # -- what there is to deliver
 
     async def run(self) -> None:
-        """Deliver what is published from now on. A supervised task."""
+        """Deliver what is published from now on, and what others left. A supervised task."""
         self._tasks = TaskScope("the webhook")
+        self._began = self._now()
         try:
+            self._tasks.supervise("webhook deliveries", self._take_over, is_vital=False)
             await self._follow()
         finally:
             await self._tasks.close()
+            await self._release()
 
     async def _follow(self) -> None:
+        after: int | None = None
         while True:
             try:
-                async for event in self._bus.subscribe(types=TYPES):
-                    if event.origin == self._bus.origin:  # others deliver their own
-                        self.offer(event)
+                if after is None:
+                    last = await self.table.last_number()
+                    after = None if last is None else max(last - _LOOK_BACK, 0)
+                async for event in self._bus.subscribe(after, TYPES):
+                    after = event.seq
+                    self.offer(event)
             except StoreUnavailable:
                 await self._clock.sleep(1.0)
 
     def offer(self, event: EventRecord) -> None:
-        """Deliver an event. Never waits, never fails."""
-        message_id = f"evt_{event.seq}"
-        if message_id in self._waiting:
-            return
-        if len(self._waiting) >= MAX_WAITING:
-            self._give_up(event, 0, "too many deliveries wait")
-            return
-        self._waiting.add(message_id)
-        self._tasks.spawn(self._deliver(event, message_id))
+        """Deliver an event, if that is for this process to do. Never waits, never fails."""
+        is_ours = event.origin == self._bus.origin or event.at < self._began
+        if event.type in TYPES and is_ours:  # others deliver their own, while they are there
+            self._tasks.spawn(self._begin(event))
 
-    async def _deliver(self, event: EventRecord, message_id: str) -> None:
-        body, why, attempts = _write(event), "", 0
+    async def _begin(self, event: EventRecord) -> None:
+        """Store a delivery and make it, unless the event has one."""
+        has_room = len(self._under_way) + self._beginning < MAX_WAITING
+        claimed = self._now() + _LEASE if has_room else 0.0
+        body = _write(event)
+        record = DeliveryRecord(
+            event.seq, event.type, event.subject, body, event.at, claimed_until=claimed
+        )
+        self._beginning += has_room
         try:
-            for pause in (0.0, *PAUSES):
-                await self._clock.sleep(pause * random.uniform(0.8, 1.2))
-                attempts += 1
-                try:
-                    async with self._slots:
-                        status = await self._post(message_id, body)
-                except AddressRefused as error:
-                    why = str(error)
-                    break
-                except OSError as error:
-                    why = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
-                    continue
-                if 200 <= status < 300:
-                    self.delivered += 1
-                    return
-                why = f"it answered {status}"
-                if status == 410:
-                    break
-            self._give_up(event, attempts, why)
+            is_new = await self.table.add(record)
+        except StoreError:  # it is made as long as this process is there
+            is_new = True
         finally:
-            self._waiting.discard(message_id)
+            self._beginning -= has_room
+        if has_room and is_new:
+            self._under_way[event.seq] = record
+            await self._deliver(record)
+
+    async def _take_over(self) -> None:
+        """Go on with deliveries that no process claims."""
+        retire_at = self._now()
+        while True:
+            now = self._now()
+            with suppress(StoreError):
+                if now >= retire_at:
+                    await self.table.retire(now - _KEPT_DELIVERED, now - _KEPT_DEAD)
+                    retire_at = now + _HOUR
+                most = min(_TAKEN, MAX_WAITING - len(self._under_way))
+                for record in await self.table.claim(now, now + _LEASE, max(most, 0)):
+                    if record.seq not in self._under_way:
+                        self._under_way[record.seq] = record
+                        self._tasks.spawn(self._deliver(record))
+            await self._clock.sleep(LOOK)
+
+    async def _release(self) -> None:
+        """Leave what is under way to other processes, or to the next one here."""
+        left, self._under_way = list(self._under_way.values()), {}
+        with suppress(StoreError):
+            for record in left:
+                await self.table.update(replace(record, claimed_until=0.0))
+
+    # -- one delivery
+
+    async def _deliver(self, record: DeliveryRecord) -> None:
+        """Try to deliver until it is accepted, or given up."""
+        pauses, pause = (0.0, *PAUSES), 0.0
+        while True:
+            await self._clock.sleep(pause * random.uniform(0.8, 1.2))
+            async with self._slots:
+                why, is_final = await self._try(record)
+            attempts = record.attempts + 1
+            if why is None:
+                body, state = "", DeliveryState.DELIVERED
+            else:
+                is_over = is_final or attempts >= len(pauses)
+                body, state = record.body, DEAD if is_over else WAITING
+            pause = pauses[attempts] if state is WAITING else 0.0
+            until = self._now() + pause * 1.2 + _LEASE
+            record = self._under_way[record.seq] = replace(
+                record, body=body, state=state, attempts=attempts, why=why, claimed_until=until
+            )
+            with suppress(StoreError):  # then it may be delivered once more, after a restart
+                await self.table.update(record)
+            if state is not WAITING:
+                break
+        self._under_way.pop(record.seq, None)
+        self.delivered += why is None
+        if why is not None:
+            self.failed += 1
+            log.error("the webhook was not told of %s %s: %s", record.type, record.id, why)
+
+    async def _try(self, record: DeliveryRecord) -> tuple[str | None, bool]:
+        """Post a delivery once; say why it was not accepted, and whether that is final."""
+        try:
+            status = await self._post(record.id, record.body.encode())
+        except AddressRefused as error:
+            return KNOWN.redact(str(error)), True
+        except OSError as error:
+            words = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
+            return KNOWN.redact(words), False
+        if 200 <= status < 300:
+            return None, True
+        return f"it answered {status}", status == 410
 
     async def _post(self, message_id: str, body: bytes) -> int:
         """Post a body once, signed at this moment; return the status."""
@@ -165,18 +237,11 @@ class Webhook:
         )
         return (await sent).status
 
-    def _give_up(self, event: EventRecord, attempts: int, why: str) -> None:
-        self.failed += 1
-        why = KNOWN.redact(why)
-        gone = DeadDelivery(f"evt_{event.seq}", event.type, event.subject, event.at, attempts, why)
-        self.dead.append(gone)
-        log.error("the webhook was not told of %s %s: %s", event.type, gone.id, why)
 
-
-def _write(event: EventRecord) -> bytes:
+def _write(event: EventRecord) -> str:
     told: dict[str, Any] = {
         "type": event.type,
         "timestamp": event.at,
         "data": event.data,
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(told).decode()

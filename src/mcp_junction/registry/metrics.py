@@ -46,7 +46,7 @@ def metrics_of(
     """Collect all metrics, as Prometheus reads them."""
     families: list[AnyFamily] = [*_servers(context), _sessions(junction)]
     families += [*_health(context, facts_of), *_audit(context), *_tasks(context)]
-    families += [_unattributed(junction), *_calls(context, junction, calls)]
+    families += [_unattributed(junction), *_webhook(junction), *_calls(context, junction, calls)]
     return format_families(families)
 
 
@@ -168,6 +168,28 @@ def _tasks(context: RegistryContext) -> list[MetricFamily]:
             "Events that were never stored.",
             {"": context.bus.lost},
             kind=MetricKind.COUNTER,
+        ),
+    ]
+
+
+def _webhook(junction: Junction) -> list[MetricFamily]:
+    governance = junction.governance
+    webhook = None if governance is None else governance.webhook
+    if webhook is None:
+        return []
+    ended = {"delivered": webhook.delivered, "failed": webhook.failed}
+    return [
+        MetricFamily(
+            f"{_PREFIX}webhook_deliveries_total",
+            "Deliveries of this process to the webhook that were accepted, or given up.",
+            ended,
+            "outcome",
+            MetricKind.COUNTER,
+        ),
+        MetricFamily(
+            f"{_PREFIX}webhook_deliveries_waiting",
+            "Deliveries of this process that were not accepted yet.",
+            {"": webhook.waiting},
         ),
     ]
 

@@ -42,6 +42,7 @@ from mcp_junction.store.tool_settings import DeclaredTools, ToolSettingTable
 from mcp_junction.store.tools import Offers, Tools
 from mcp_junction.store.vault_users import VaultUsers
 from mcp_junction.store.vectors import ToolVectors
+from mcp_junction.store.webhook_deliveries import DeliveryTable
 
 if TYPE_CHECKING:
     from mcp_junction.store.nearness import PgVectors
@@ -121,6 +122,7 @@ class Store:
         self.claims = ClaimTable(database, vault, vault)
         self.escalations = EscalationTable(database, vault)
         self.approvals = ApprovalTable(database, vault, vault)
+        self.webhook_deliveries = DeliveryTable(database, vault)
         self.revoked_subjects = RevokedSubjects(database, vault)
 
     def _drop_server(self, server_id: str, at: float) -> Script[None]:

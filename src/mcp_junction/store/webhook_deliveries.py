@@ -1,0 +1,117 @@
+"""DeliveryTable: stores what a webhook is told of, until that was accepted or given up.
+
+A process claims what it delivers for a while; what nobody claims any more, because its process has
+ended, another one takes over. Delivering is ``governance/webhooks.py``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from mcp_junction.store.database import Database, Query, Script, insert
+from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
+from mcp_junction.store.table import Table, transaction
+
+
+class DeliveryState(StrEnum):
+    """What became of a delivery."""
+
+    WAITING = "waiting"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+
+
+WAITING: Final = DeliveryState.WAITING
+DEAD: Final = DeliveryState.DEAD
+
+
+class DeliveryRecord(SignedRecord, frozen=True):
+    """One event that the webhook is told of."""
+
+    seq: int
+    """The number of the event."""
+    type: str
+    subject: str | None
+    body: str
+    """What is posted; empty once it was accepted."""
+    at: float
+    """When the event was published."""
+    state: DeliveryState = WAITING
+    attempts: int = 0
+    claimed_until: float = 0.0
+    """Until when it is some process's own."""
+    why: str | None = None
+    """Why the last attempt failed."""
+
+    @property
+    def id(self) -> str:
+        """The id that the receiver knows it by."""
+        return f"evt_{self.seq}"
+
+
+_TABLE: Final = Table("webhook_deliveries", DeliveryRecord, key=("seq",))
+_KEY: Final = ("seq",)
+
+
+class DeliveryTable(SignedTable[DeliveryRecord]):
+    """The deliveries of all processes on this store."""
+
+    consequence = "are not posted"
+
+    def __init__(self, database: Database, signer: Signer) -> None:
+        super().__init__(database, signer, _TABLE)
+
+    @transaction()
+    def add(self, new: DeliveryRecord) -> Script[bool]:
+        """Store a delivery; False if the event has one."""
+        sql = f"{insert(_TABLE.name, _TABLE.columns)} ON CONFLICT (seq) DO NOTHING RETURNING seq"
+        return bool((yield Query(sql, _TABLE.values(self.sign(new)))))
+
+    @transaction()
+    def update(self, record: DeliveryRecord) -> Script[None]:
+        """Store what became of a delivery."""
+        yield self.put(record, _KEY)
+
+    @transaction()
+    def claim(self, now: float, until: float, most: int) -> Script[list[DeliveryRecord]]:
+        """Take over deliveries that no process claims; of two that try, one gets each."""
+        rest = "WHERE state = ? AND claimed_until < ? ORDER BY seq LIMIT ?"
+        claimed = []
+        for found in (yield from self.read_many(rest, WAITING.value, now, most)):
+            signed = self.sign(msgspec.structs.replace(found, claimed_until=until))
+            rows = yield Query(
+                "UPDATE webhook_deliveries SET claimed_until = ?, mac = ?"
+                " WHERE seq = ? AND state = ? AND claimed_until = ? RETURNING seq",
+                (until, signed.mac, found.seq, WAITING.value, found.claimed_until),
+            )
+            if rows:
+                claimed.append(signed)
+        return claimed
+
+    async def last_number(self) -> int | None:
+        """Return the number of the newest event that has a delivery; None if none ever had."""
+        query = Query("SELECT max(seq) FROM webhook_deliveries")
+        found = await self._database.read(query, lambda rows: rows[0][0])
+        return None if found is None else int(found)
+
+    async def count(self, state: DeliveryState) -> int:
+        """Count the deliveries in a state."""
+        query = Query("SELECT count(*) FROM webhook_deliveries WHERE state = ?", (state.value,))
+        return await self._database.read(query, lambda rows: int(rows[0][0]))
+
+    async def read_dead(self, most: int) -> list[DeliveryRecord]:
+        """Read what was given up, the newest first."""
+        return await self.read_all("WHERE state = ? ORDER BY seq DESC LIMIT ?", DEAD.value, most)
+
+    @transaction()
+    def retire(self, delivered_before: float, dead_before: float) -> Script[int]:
+        """Remove what is over and of no use any more; return how many."""
+        rows = yield Query(
+            "DELETE FROM webhook_deliveries WHERE (state = ? AND at < ?) OR (state = ? AND at < ?)"
+            " RETURNING seq",
+            (DeliveryState.DELIVERED.value, delivered_before, DEAD.value, dead_before),
+        )
+        return len(rows)
