@@ -261,6 +261,7 @@ class AuditBatch:
         """Encode the next ``count`` entries; return whether there are more."""
         writer, lines, tag, keys = self._chain.writer, self._lines, self._tag, self._keys
         times, tags, done = self._times, self._tags, len(lines)
+        last_key: TermKey | None = None
         for seq, given in enumerate(self._entries[done : done + count], self._first + done):
             at = given.at
             try:
@@ -272,7 +273,9 @@ class AuditBatch:
                 line, key, correlation = entry.encode(writer, seq)
             lines.append(line)
             times.append(at)
-            keys.add(key)
+            if key is not last_key:  # as it is in a row of calls of one caller
+                keys.add(key)
+                last_key = key
             if correlation is not None:
                 self._correlations.append(correlation)
             tag.update(line)

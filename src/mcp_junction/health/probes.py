@@ -59,7 +59,8 @@ class Probes:
         self._on_verdict = on_verdict
         self._schedule = schedule or ProbeSchedule()
         self._chance = chance
-        self._records: dict[str, HealthRecord] = {}
+        self.records: dict[str, HealthRecord] = {}
+        """What is known of each server, by its key."""
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._tasks = TaskScope("health", supervision)
 
@@ -89,7 +90,7 @@ class Probes:
     def forget(self, key: str) -> None:
         """Drop what is known of a server that was removed."""
         self._cancel(key)
-        self._records.pop(key, None)
+        self.records.pop(key, None)
 
     def enable(self, key: str, enabled: bool) -> None:
         """Note that the operator has switched a server on or off."""
@@ -97,7 +98,7 @@ class Probes:
 
     def observe_call(self, key: str, kind: CallKind) -> None:
         """Count a call that has ended."""
-        record = self._records.get(key)
+        record = self.records.get(key)
         if record is None:
             record = self.record(key)
         before = record.verdict
@@ -118,9 +119,9 @@ class Probes:
 
     def record(self, key: str) -> HealthRecord:
         """Return the health record of a server; a new one for one not seen before."""
-        record = self._records.get(key)
+        record = self.records.get(key)
         if record is None:
-            record = self._records[key] = HealthRecord()
+            record = self.records[key] = HealthRecord()
         return record
 
     def facts(self, key: str) -> HealthFacts:

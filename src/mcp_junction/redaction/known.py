@@ -6,8 +6,8 @@ the last few values are known. A *strong* secret hardly occurs in a text by chan
 masked everywhere; a weak one (a word, a number) only in texts of its own server. Keys that Junction
 issues are recognised by their form: their values are stored nowhere.
 
-Searching is cheap: one scan for the four rarest characters of each secret. Learning is deferred
-until the first search. All methods are thread-safe.
+Searching is cheap: one scan for the four rarest characters of each secret, in what is left of a
+text without all others. Learning is deferred until the first search. All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -36,11 +36,31 @@ _OWN_KEY: Final = re.compile(r"jct_[0-9a-f]{12}_[\w-]{8,}")
 class _Finder:
     """Some secrets, and a pattern that tells quickly whether one of them may be in a text."""
 
-    __slots__ = ("pattern", "secrets")
+    __slots__ = ("_dropped", "_pattern", "_pattern_of_bytes", "secrets")
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self.secrets = tuple(sorted(secrets, key=len, reverse=True))
-        self.pattern = re.compile(_prefix_pattern(set(map(_anchor, self.secrets))))
+        anchors = set(map(_anchor, self.secrets))
+        self._pattern = re.compile(_prefix_pattern(anchors))
+        letters = "".join(anchors)
+        kept = set(letters.encode("ascii", "ignore"))
+        self._dropped = bytes(byte for byte in range(256) if byte not in kept)
+        """The bytes that are in no anchor. Nothing is left of most texts without them, and what
+        stood together in an anchor still does."""
+        self._pattern_of_bytes = (
+            re.compile(self._pattern.pattern.encode()) if letters.isascii() else None
+        )
+
+    def may_occur_in(self, text: str) -> bool:
+        """Whether the beginning of a search finds something in a text."""
+        pattern = self._pattern_of_bytes
+        if (
+            pattern is not None
+            and text.isascii()
+            and pattern.search(text.encode().translate(None, self._dropped)) is None
+        ):
+            return False
+        return self._pattern.search(text) is not None
 
 
 class _Url(NamedTuple):
@@ -103,12 +123,12 @@ class KnownSecrets:
         if self._pending:
             self.process_pending()
         for finder in self._strong:
-            if finder.pattern.search(text) is not None:
+            if finder.may_occur_in(text):
                 return True
         if "jct_" in text and _OWN_KEY.search(text) is not None:
             return True
         weak = self._weak.get(server_id) if server_id is not None else None
-        return weak is not None and weak.pattern.search(text) is not None
+        return weak is not None and weak.may_occur_in(text)
 
     def redact(self, text: str, server_id: str | None = None, *, is_cut: bool = False) -> str:
         """Mask known secrets in a text; ``is_cut``: one at its end may be cut short."""
@@ -117,10 +137,7 @@ class KnownSecrets:
         weak = self._weak.get(server_id) if server_id is not None else None
         finders = (*self._strong, weak) if weak is not None else self._strong
         found = tuple(
-            secret
-            for finder in finders
-            if finder.pattern.search(text) is not None
-            for secret in finder.secrets
+            secret for finder in finders if finder.may_occur_in(text) for secret in finder.secrets
         )
         return redact(_OWN_KEY.sub(MASK, text), found, is_cut=is_cut)
 

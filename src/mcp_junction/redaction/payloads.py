@@ -8,12 +8,13 @@ and in ``name=value`` text; so are all values that are known secrets.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.redaction.detect import SECRET_WORDS, Memo, names_secret
+from mcp_junction.redaction.detect import LONGEST, SECRET_WORDS, Memo, names_secret
 from mcp_junction.redaction.known import KNOWN, KnownSecrets
 
 SUMMARY: Final = 500
@@ -22,7 +23,9 @@ LOOKED_AT: Final = 1_000
 REDACTED: Final = "[REDACTED]"
 _LONGEST: Final = 2_000
 _SECRET: Final = Memo(names_secret)
-_is_secret: Final = _SECRET.__getitem__
+_HARMLESS: Final[set[str]] = set()
+"""Names that were found not to be a secret's."""
+_MAX_HARMLESS: Final = 4_096
 _NESTED: Final = frozenset((dict, list))
 _NOTHING: Final = sha256()
 
@@ -59,12 +62,28 @@ def digest_params(params: bytes | None) -> str | None:
 def _has_secret(value: Any) -> bool:
     """Whether a value has a secret's name in it. Cheaper than redacting it."""
     if type(value) is dict:
-        if True in map(_is_secret, value):
+        if not _HARMLESS.issuperset(value) and not _are_harmless(value):
             return True
         value = value.values()
     elif type(value) is not list:
         return False
-    return not _NESTED.isdisjoint(map(type, value)) and any(map(_has_secret, value))
+    # A generator costs more: most values have few members, and none nested.
+    for inner in value:  # noqa: SIM110
+        if type(inner) in _NESTED and _has_secret(inner):
+            return True
+    return False
+
+
+def _are_harmless(names: Iterable[str]) -> bool:
+    """Whether none of some names is a secret's; remembered, because names recur."""
+    for name in names:
+        if _SECRET[name]:
+            return False
+        if len(name) <= LONGEST:
+            if len(_HARMLESS) >= _MAX_HARMLESS:
+                _HARMLESS.clear()
+            _HARMLESS.add(name)
+    return True
 
 
 def redact_value(value: Any, *, texts: bool = True, known: KnownSecrets = KNOWN) -> Any:

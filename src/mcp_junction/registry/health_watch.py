@@ -41,6 +41,7 @@ class HealthWatch:
         self._clock = clock
         self._member_of = member_of
         self._probes = Probes(clock, self._apply_verdict, schedule, supervision=supervision)
+        self._records, self._now = self._probes.records, clock.now
         self._silent_since: dict[str, float] = {}
         self._answered: dict[str, float] = {}
         """When each server answered a call last."""
@@ -74,13 +75,14 @@ class HealthWatch:
         if route is None or not (server := route.upstream.definition.id):
             return
         if ended.outcome.kind is RESULT and route.upstream.link is not None:  # as nearly always
-            self._answered[server] = self._clock.now()
-            if not self._probes.record(server).count_good():
+            self._answered[server] = self._now()
+            record = self._records.get(server)
+            if record is None or not record.count_good():
                 self._probes.observe_call(server, GOOD)
         elif not route.upstream.is_shut:  # what is being disconnected is refused by us
             kind = classify_call(ended.outcome)
             if kind is GOOD:
-                self._answered[server] = self._clock.now()
+                self._answered[server] = self._now()
             self._probes.observe_call(server, kind)
 
     def last_answer(self, member: Member) -> float | None:
