@@ -7,7 +7,6 @@ no children of the gateway: the rig ends them itself.
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -136,12 +135,6 @@ def listens(log: Path, process: subprocess.Popen[bytes]) -> int:
     return int(match[1])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def http_rig(tmp_path: Path, executable: list[str]) -> Iterator[HttpRig]:
     rig = HttpRig(tmp_path, executable)
@@ -164,4 +157,4 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-__all__ = ["Gateway", "HttpRig", "Remote", "free_port", "processes"]
+__all__ = ["Gateway", "HttpRig", "Remote", "processes"]

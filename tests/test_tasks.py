@@ -9,7 +9,7 @@ import pytest
 
 from mcp_junction.tasks import Supervision, TaskScope, resolve, wait_for_any, wait_unless
 
-BOUND = 5.0
+BOUND = 30.0
 
 
 async def forever(started: asyncio.Event | None = None) -> None:
@@ -348,7 +348,7 @@ async def test_tasks_that_are_sent_home_or_cancelled_leave_no_garbage():
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         scope.run_pooled(work())
-        await asyncio.wait_for(at_work.wait(), 5)
+        await asyncio.wait_for(at_work.wait(), 30)
         for _ in range(5):
             await asyncio.sleep(0)
         scope._dismiss_idle()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from contextlib import AsyncExitStack
 
 import pytest
@@ -15,6 +14,12 @@ QUICK = 300
 """Milliseconds that a call may take."""
 
 
+@pytest.fixture
+def calls_wait(monkeypatch) -> None:
+    """Calls wait for their server for longer than a test may take, unless something ends that."""
+    monkeypatch.setattr("mcp_junction.upstream.connecting.RECONNECT_WINDOW", 3600.0)
+
+
 async def lost(served, server) -> None:
     """A server that was there goes away, and somebody has noticed."""
     await served.register("box", transport_type="HTTP", connection_config={"url": server.url})
@@ -24,19 +29,19 @@ async def lost(served, server) -> None:
 
 
 @pytest.mark.req("R-ANSWER")
+@pytest.mark.usefixtures("calls_wait")
 async def test_a_call_that_waits_for_its_server_ends_with_the_time_it_is_given(gateway):
     served = await gateway(invocation_timeout_ms=QUICK)
     async with Toolbox() as server:
         await lost(served, server)
-        began = time.monotonic()
         answer = await served.call("box.echo")
-        assert time.monotonic() - began < 3, "the server would be waited for for 10 s"
         told = answer.json()
         assert (answer.status_code, told["error_code"]) == (503, "SERVER_CONNECTION_FAILED")
         assert told["context"]["delivery"] == "not_sent"
 
 
 @pytest.mark.req("R-ANSWER")
+@pytest.mark.usefixtures("calls_wait")
 async def test_a_call_waits_for_a_first_connection_no_longer_than_it_may(gateway):
     served = await gateway(invocation_timeout_ms=QUICK)
     async with Toolbox() as server:
@@ -44,17 +49,16 @@ async def test_a_call_waits_for_a_first_connection_no_longer_than_it_may(gateway
         body = registration("box", transport_type="HTTP", connection_config={"url": server.url})
         await served.client().post(SERVERS, json=body)
         for how in ({"name": "box.echo"}, {"name": "echo", "server_id": "box"}):
-            began = time.monotonic()
             answer = await served.client().post(CALL, json=how)
-            assert time.monotonic() - began < 3
             told = answer.json()
             assert (answer.status_code, told["error_code"]) == (503, "SERVER_UNAVAILABLE")
             assert told["context"]["server"]["name"] == "box"
             assert told["context"]["delivery"] == "not_sent"
 
 
+@pytest.mark.usefixtures("calls_wait")
 async def test_a_client_that_leaves_frees_the_place_of_its_waiting_call(gateway):
-    served = await gateway(retry_max_attempts=1)  # else the server is lost for too long meanwhile
+    served = await gateway(retry_max_attempts=1)
     async with Toolbox() as server:
         await lost(served, server)
         upstream = served.junction.servers["box"]
@@ -62,13 +66,8 @@ async def test_a_client_that_leaves_frees_the_place_of_its_waiting_call(gateway)
         await until(lambda: upstream.calls == 3)
         for call in waiting:
             call.cancel()
-        await asyncio.wait_for(_free(upstream), 3)
+        await until(lambda: not upstream.calls)
         assert len(served.context.calling) == 0
-
-
-async def _free(upstream) -> None:
-    while upstream.calls:  # noqa: ASYNC110 - nobody announces it
-        await asyncio.sleep(0.02)
 
 
 async def test_a_key_that_is_revoked_while_its_call_waits_calls_nothing(gateway):
@@ -124,11 +123,11 @@ async def test_while_postgres_is_stopped_keys_are_doubted_and_then_all_is_as_bef
             assert answer.headers["retry-after"]
         assert (await served.client(None).get(SERVERS)).status_code == 401, "as ever"
         await asyncio.to_thread(own_postgres.start)
-        await asyncio.wait_for(_accepted(served.client(), "GET", SERVERS), 5)
+        await asyncio.wait_for(_accepted(served.client(), "GET", SERVERS), 30)
         monkeypatch.undo()
         assert (await served.call("peer.echo")).status_code == 200
         change = {"json": {"description": "x"}}
-        await asyncio.wait_for(_accepted(served.client(), "PATCH", f"{SERVERS}/peer", **change), 5)
-        await asyncio.wait_for(served.registry._context.audit.flush(), 5)
+        await asyncio.wait_for(_accepted(served.client(), "PATCH", f"{SERVERS}/peer", **change), 30)
+        await asyncio.wait_for(served.registry._context.audit.flush(), 30)
         assert served.registry._context.audit.lost == 0
         assert served.bus.lost == 0

@@ -24,7 +24,7 @@ from mcp_junction.testing.link import FakeUpstream, catalog_of
 from mcp_junction.testing.pipeline import TestParts
 from mcp_junction.upstream.outcome import Outcome
 
-BOUND = 5.0
+BOUND = 30.0
 
 
 class World:

@@ -21,7 +21,7 @@ from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import Greeting
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
-BOUND = 5.0
+BOUND = 30.0
 
 
 def serving(*pages: object, capabilities: tuple[str, ...] = ("tools",)) -> FakeUpstream:

@@ -1,11 +1,13 @@
 """The whole service in the test's own process: real sockets, and a look at what it keeps."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.faults_http.wire import Client, until
-from tests.plugin_faults_http import HttpRig, free_port
+from tests.faults_http.wire import BOUND, Client, until
+from tests.plugin_faults_http import HttpRig
+from tests.plugin_http import Said
 
 from mcp_junction.app import Junction
 from mcp_junction.config.load import load
@@ -19,10 +21,10 @@ from mcp_junction.vault.vault import Vault
 class Served:
     """A service, and what is behind it."""
 
-    def __init__(self, junction: Junction, service: Service, port: int) -> None:
+    def __init__(self, junction: Junction, service: Service) -> None:
         self.junction = junction
         self.service = service
-        self.port = port
+        self.port = 0
         self.clients: list[Client] = []
 
     async def client(self) -> Client:
@@ -50,7 +52,6 @@ class Served:
 async def served(rig: HttpRig) -> AsyncIterator[Served]:
     """The rig's config, served in this process; its servers are up."""
     stop = asyncio.Event()
-    port = free_port()
     config = load(str(rig.config()), {}, {})
     url = default_url(rig.folder / "data")
     async with (
@@ -59,12 +60,16 @@ async def served(rig: HttpRig) -> AsyncIterator[Served]:
     ):
         service = Service(junction, await KeyRing.open(store), "127.0.0.1")
         junction.greet()
-        serving = asyncio.ensure_future(service.serve("127.0.0.1", port, stop))
-        within = Served(junction, service, port)
+        log, said = logging.getLogger("mcp_junction.service"), Said()
+        log.addHandler(said)
+        serving = asyncio.ensure_future(service.serve("127.0.0.1", 0, stop))
+        within = Served(junction, service)
         try:
             await until(lambda: service.is_ready or serving.done(), "the service to be ready")
+            within.port = await asyncio.wait_for(said.port, BOUND)
             yield within
         finally:
+            log.removeHandler(said)
             for client in within.clients:
                 client.close()
             stop.set()

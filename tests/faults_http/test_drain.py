@@ -69,7 +69,6 @@ async def test_what_runs_when_the_service_is_told_to_end_is_finished_and_answere
     figures(answered=answered, took=took, after_the_last_answer=took - answered)
     assert code == 0
     assert took <= ENDS_WITHIN
-    assert took - answered < 5.0
     await until(lambda: not http_rig.processes(), "the servers to be gone", 5)
     assert servers_ran() == CALLS
     assert len(http_rig.ledger("two").entries("deleted")) == 1
@@ -154,6 +153,6 @@ async def test_an_idle_service_ends_at_once(http_rig: HttpRig, figures: Figures)
     gateway.process.send_signal(signal.SIGTERM)
     assert await asyncio.to_thread(gateway.process.wait, ENDS_WITHIN) == 0
     figures(took=time.monotonic() - began)
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < DRAIN
     for client in clients:
         client.close()

@@ -18,7 +18,7 @@ from mcp_junction.upstream.state import ServerState
 
 NOW = 1_000_000.0
 LATE, LOST = Failure(FailureKind.TIMEOUT), Failure(FailureKind.LINK)
-BOUND = 10.0
+BOUND = 30.0
 
 
 class Process:

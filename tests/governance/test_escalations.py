@@ -14,7 +14,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
 
 NOW = 1_000_000.0
-BOUND = 10.0
+BOUND = 30.0
 FAILED = FailedCall("a", "s", "t", "timeout", "it did not answer", "unknown", 3, "c-1")
 OPEN, ALL = EscalationQuery(is_open=True), EscalationQuery()
 

@@ -61,7 +61,7 @@ def test_what_was_accepted_is_known(loop, count):
             assert known == before
             for transport in known:
                 transport.close()
-            client.settimeout(5)
+            client.settimeout(30)
             await asyncio.to_thread(ends, client)
 
     run(loop, main())
@@ -82,7 +82,7 @@ def test_nobody_is_left_behind_when_the_service_ends(loop, count):
             await turns(count)
             await server.shutdown()
             assert not server.server_state.connections
-            client.settimeout(5)
+            client.settimeout(30)
             await asyncio.to_thread(ends, client)
         await tasks.close()
 

@@ -281,7 +281,7 @@ async def deliver(desk: Desk, found, size: int, *, reads: bool = True) -> int:
     stream.send(b"x" * size)
     stream.end()
     if reads:
-        await asyncio.wait_for(attached, 5)
+        await asyncio.wait_for(attached, 30)
         assert sum(len(message.get("body", b"")) for message in written) >= size
     return stream.number
 

@@ -35,7 +35,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.link import FakeUpstream, catalog_of
 from mcp_junction.testing.pipeline import TestParts
 
-BOUND = 5.0
+BOUND = 30.0
 
 
 class FakeBackend:

@@ -17,7 +17,7 @@ from mcp_junction.tasks import TaskScope
 
 ANSWER = b'{"jsonrpc":"2.0","id":1,"result":"%b"}\n' % (b"x" * 500_000)
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
-BOUND = 10.0
+BOUND = 30.0
 PIPE = 1 << 16
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Any
 
 SIZE = 256 * 1024
-BOUND = 5.0
+BOUND = 30.0
 OLD, NEW = "2025-11-25", "2026-07-28"
 CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}}}
 ENVELOPE = {

@@ -200,7 +200,7 @@ async def test_a_server_that_is_down_is_tried_again_at_once_when_it_is_connected
     assert status == "ERROR"
     assert words
     await server.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (await run.registry.connect("box", ADMIN))[0] != "CONNECTED":
             pass
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 
 import pytest
 from tests.plugin_http import stdio_entry
@@ -26,10 +25,8 @@ async def test_a_server_is_registered_connected_discovered_and_served(platform, 
     run = await platform()
     server = await toolbox([tool("echo"), tool("other")])
     server.answers.clear()
-    began = time.monotonic()
     answered = await run.registry.register(registration("box", server), ADMIN)
-    assert time.monotonic() - began < 2, "however slow the server"
-    assert answered.status == "CONNECTING"
+    assert answered.status == "CONNECTING", "however slow the server"
     server.answers.set()
     record = await run.until("box", "CONNECTED")
     assert (record.reachable, record.authenticated, record.healthy) == (True, True, True)

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import time
 
 import pytest
 from tests.http.wire import BOUND
@@ -69,10 +68,8 @@ async def test_after_a_kill_the_stored_catalog_is_served_before_the_servers_answ
     for server in servers:
         server.answers.clear()
     again = await serve(entries)
-    began = time.monotonic()
     front = await again.front()
-    assert await front.names() == names
-    assert time.monotonic() - began < 1.0
+    assert await front.names() == names, "before any of them answers"
     for server in servers:
         server.answers.set()
     assert json.loads(await front.told("s2.t2", n=7)) == {"n": 7}

@@ -47,8 +47,7 @@ async def test_what_is_said_of_a_server_changes_under_its_link(single, toolbox):
     await run.until("box", "CONNECTED")
     entry = {"url": server.url, "junction": {"tools": {"allow": ["echo"]}, "timeout": 7000}}
     await run.registry.reload(single.config({"box": entry}))
-    async with asyncio.timeout(5):
-        await until(lambda: run.listed() == ["box.echo"])
+    await until(lambda: run.listed() == ["box.echo"])
     assert server.openings == 1
     view = run.junction.snapshot.catalog.view(run.session.spelling)
     assert view.find("box.echo").timeout == 7.0
@@ -95,7 +94,7 @@ async def test_the_file_is_watched_and_a_bad_one_is_told_and_changes_nothing(
         ):
             before = len(await run.events("config.rejected"))
             file.write(text)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while len(found := await run.events("config.rejected")) == before:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             assert where in found[-1].data["problems"][0]["path"]
@@ -103,8 +102,7 @@ async def test_the_file_is_watched_and_a_bad_one_is_told_and_changes_nothing(
             assert server.openings == 1
         two = {"mcpServers": {"box": {"url": server.url}, "two": {"url": server.url}}}
         file.write(json.dumps(two))
-        async with asyncio.timeout(5):
-            await until(lambda: len(run.registry.all()) >= 2)
+        await until(lambda: len(run.registry.all()) >= 2)
         await run.until("two", "CONNECTED")
     finally:
         file.task.cancel()
@@ -121,7 +119,7 @@ async def test_settings_that_need_a_restart_are_named(single, toolbox, tmp_path,
     file.write(json.dumps({"mcpServers": entry, "junction": junction}))
     try:
         file.watch.reload_soon()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (found := await run.events("config.reloaded")):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             await until(lambda: "restart" in caplog.text)
@@ -141,7 +139,7 @@ async def test_a_file_that_is_not_watched_is_read_when_we_are_told_to(single, to
         await asyncio.sleep(0.1)
         assert len(run.registry.all()) == 1
         file.watch.reload_soon()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await until(lambda: not run.registry.all())
         (row,) = await run.rows(action="config.reload", kind="outcome")
         assert row.outcome == "ok"
@@ -175,7 +173,7 @@ async def test_a_good_file_is_tried_again_while_the_store_is_away(
         assert [record.name for record in run.registry.all()] == ["box"]
         away.is_away = False
         await run.until("box", "CONNECTED")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await until(lambda: len(run.registry.all()) == 2)
         await run.until("two", "CONNECTED")
         assert len(await run.events("config.rejected")) == 1, "said once, however often tried"

@@ -305,7 +305,7 @@ async def test_a_service_that_ends_does_not_wait_for_what_is_being_classified(si
     await running.add("mail", await toolbox(MAIL))
     work.begin()
     await asyncio.wait_for(begun.wait(), 20)
-    await asyncio.wait_for(single.stop(), 5)
+    await asyncio.wait_for(single.stop(), 30)
     assert work._working.cancelled()
 
 

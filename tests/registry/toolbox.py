@@ -23,7 +23,8 @@ def tool(name: str, description: str = "does something", **members) -> dict:
 
 
 class Toolbox:
-    """One server. ``gate`` holds calls back while it is clear, ``answers`` everything."""
+    """One server. ``gate`` holds calls back while it is clear, ``listing`` its list of tools, and
+    ``answers`` everything."""
 
     def __init__(self, tools: list[dict] | None = None) -> None:
         self.tools = tools if tools is not None else [tool("echo")]
@@ -32,6 +33,8 @@ class Toolbox:
         """How many openings there were at one time, and at most."""
         self.gate = asyncio.Event()
         self.gate.set()
+        self.listing = asyncio.Event()
+        self.listing.set()
         self.answers = asyncio.Event()
         self.answers.set()
         self.slowness = 0.0
@@ -74,8 +77,8 @@ class Toolbox:
         return await self.start()
 
     async def __aexit__(self, *_) -> None:
-        self.gate.set()
-        self.answers.set()
+        for held in (self.gate, self.listing, self.answers):
+            held.set()
         await self.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,6 +131,7 @@ class Toolbox:
             }
         if method == "tools/list":
             self.lists += 1
+            await self.listing.wait()
             return 200, {"result": {"tools": self.tools}}
         if method == "ping":
             self.pings += 1

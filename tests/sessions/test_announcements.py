@@ -53,7 +53,7 @@ async def announce(clients: ConnectedClients, *changes: tuple[int, ListChange]) 
     clients.listens.add(everybody)
     for generation, change in changes:
         clients.announce([change], generation)
-    await asyncio.wait_for(everybody.hears.wait(), 5)
+    await asyncio.wait_for(everybody.hears.wait(), 30)
 
 
 @pytest.mark.parametrize(

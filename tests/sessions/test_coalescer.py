@@ -4,7 +4,7 @@ import asyncio
 
 from mcp_junction.sessions.clients import Coalescer
 
-BOUND = 5.0
+BOUND = 30.0
 
 
 class Told:

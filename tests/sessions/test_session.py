@@ -15,7 +15,7 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.outcome import OutcomeKind
 
-BOUND = 5.0
+BOUND = 30.0
 QUESTIONS = {
     "sampling/createMessage": "sampling",
     "elicitation/create": "elicitation",

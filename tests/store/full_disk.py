@@ -14,7 +14,7 @@ from mcp_junction.store.records import NewEvent
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.vault.vault import Vault
 
-BOUND = 5
+BOUND = 30
 ROOM = 256 * 1024
 
 

@@ -23,7 +23,7 @@ from mcp_junction.policy.principal import Role
 from mcp_junction.store.records import AuditQuery
 from mcp_junction.store.store import open_store
 
-BOUND = 5
+BOUND = 30
 """Seconds within which it must have recovered: F-16 says so."""
 
 

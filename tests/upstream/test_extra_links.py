@@ -23,7 +23,7 @@ from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.upstream import Upstream
 
-BOUND = 10.0
+BOUND = 30.0
 OLD, NEW = Era.HANDSHAKE, Era.STATELESS
 
 

@@ -18,7 +18,7 @@ from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.hello import ConnectPolicy
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
-BOUND = 10.0
+BOUND = 30.0
 CHANGING = {"tools": {"listChanged": True}, "prompts": {}, "resources": {"listChanged": True}}
 UPDATED = "notifications/resources/updated"
 

@@ -13,7 +13,7 @@ from mcp_junction.upstream.events import ServerChange, ServerChanged, log_change
 from mcp_junction.upstream.servers import ServerSet
 from mcp_junction.upstream.state import ServerState
 
-BOUND = 10.0
+BOUND = 30.0
 DEFINITION = ServerDefinition("s", "stdio", command="fake")
 
 

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from mcp_junction.calls.attempt import Attempt
+from mcp_junction.calls.attempt import Attempt, timeout_of
 from mcp_junction.calls.call import Call
+from mcp_junction.catalog.items import Route
 from mcp_junction.eras.same_era import headers_for
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, envelope, frames
@@ -55,7 +56,7 @@ class HandshakeToStatelessAdapter:
             assert answers is not None, "only an ended call is given up"
             if isinstance(answers, Outcome):
                 return answers
-            again = await _link_after_question(call, upstream, link, attempt.route.timeout)
+            again = await _link_after_question(call, upstream, link, attempt.route)
             if again is None:
                 why = "it went while the client was asked"
                 return call.ended_by or outcomes.link_lost(upstream.key, Delivery.UNKNOWN, why)
@@ -69,20 +70,20 @@ class HandshakeToStatelessAdapter:
         )
 
 
-async def wait_for_link(call: Call, upstream: Upstream, limit: float) -> Link | None:
-    """Wait for a server's link where that makes sense, and no longer than the call lasts."""
+async def wait_for_link(call: Call, upstream: Upstream, route: Route) -> Link | None:
+    """Wait for a server's link where that makes sense, and no longer than an attempt may take."""
     if upstream.link is None:
-        await wait_unless(call.ending, upstream.wait_for_link(limit))
+        await wait_unless(call.ending, upstream.wait_for_link(timeout_of(call, route)))
     return upstream.link if call.ended_by is None else None
 
 
 async def _link_after_question(
-    call: Call, upstream: Upstream, link: Link, limit: float
+    call: Call, upstream: Upstream, link: Link, route: Route
 ) -> Link | None:
     """Find the link to go on with: any stateless one, because we hold the server's state."""
     if upstream.current is link:
         return link
-    again = await wait_for_link(call, upstream, limit)
+    again = await wait_for_link(call, upstream, route)
     return again if again is not None and again.era is STATELESS else None
 
 

@@ -71,18 +71,18 @@ class EraLinks:
             return upstream.unavailable()
         has_own_link = upstream.is_isolated and caller.era is HANDSHAKE
         if call.method in SUBSCRIBING and not has_own_link:
-            link = await wait_for_link(call, upstream, route.timeout)
+            link = await wait_for_link(call, upstream, route)
             if link is not None:
                 return self._subscription, upstream, link
             return call.ended_by or upstream.unavailable()
         # Its link says of which era the server is.
-        if caller.era is STATELESS and not await wait_for_link(call, upstream, route.timeout):
+        if caller.era is STATELESS and not await wait_for_link(call, upstream, route):
             return call.ended_by or upstream.unavailable()
         reached = await self._upstream(call, upstream)
         if reached is None:
             return outcomes.overloaded(upstream.key, MAX_POOLED)
         upstream = reached
-        link = await wait_for_link(call, upstream, route.timeout)
+        link = await wait_for_link(call, upstream, route)
         if link is None:
             return call.ended_by or upstream.unavailable()
         return self._adapter(call, link), upstream, link

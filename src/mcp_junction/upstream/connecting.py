@@ -109,14 +109,15 @@ class Connector:
 class Gate:
     """Where calls wait for the link of one server, for a limited time and in limited number.
 
-    They wait while a first connection is being made, and in the first seconds after a healthy link
-    was lost.
+    They wait while a first connection is being made, while a server that has greeted us is asked
+    for its lists, and in the first seconds after a healthy link was lost.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open = asyncio.Event()
         self._down_since = clock.now()
+        self._is_expected = False
         self.is_held = False
         """Whether the operator wants no more calls there, link or not."""
         self.waiting = 0
@@ -132,6 +133,10 @@ class Gate:
         self.is_held = False
         self._down_since = self._clock.now()
 
+    def expect_link(self) -> None:
+        """Let calls wait, however long it was down: its tools are listed before it is open."""
+        self._is_expected = True
+
     def open(self) -> None:
         """Let waiting calls pass: there is a link."""
         self._open.set()
@@ -140,6 +145,7 @@ class Gate:
         """Let calls wait again: the link, which calls could use if ``was_open``, has ended."""
         if was_open:
             self._down_since = self._clock.now()
+        self._is_expected = False
         self._open.clear()
 
     def turn_away(self) -> None:
@@ -149,8 +155,9 @@ class Gate:
 
     async def wait(self, limit: float, *, is_first: bool, is_restarted: bool) -> None:
         """Wait for the link: the first one, or, where it ``is_restarted``, another one."""
-        left = RECONNECT_WINDOW if is_first else RECONNECT_WINDOW - self.down_for
-        if not (is_first or (is_restarted and left > 0)) or self.waiting >= MAX_WAITING:
+        is_coming = is_first or self._is_expected
+        left = RECONNECT_WINDOW if is_coming else RECONNECT_WINDOW - self.down_for
+        if not (is_coming or (is_restarted and left > 0)) or self.waiting >= MAX_WAITING:
             return
         self.waiting += 1
         try:

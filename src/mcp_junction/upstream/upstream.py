@@ -278,6 +278,7 @@ class Upstream:
 
     async def _on_greeted(self, greeting: Greeting) -> None:
         self.greeting = greeting
+        self._gate.expect_link()
         if self.current is not None and self.is_stateless:
             await self._listening.begin(self.current, greeting)
         for step in self._listeners.steps:
