@@ -15,7 +15,6 @@ import json
 import math
 import sys
 import tempfile
-from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,8 @@ import numpy
 from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.index import KeywordIndex, describe, tool_fields
-from mcp_junction.search.ranking import Ranker, RankJob, VectorRows
+from mcp_junction.search.postings import TermEntries
+from mcp_junction.search.ranking import HoldWords, Ranker, RankJob, VectorRows
 from mcp_junction.search.static_table import StaticTable
 from mcp_junction.search.texts import split_clauses, tool_text
 
@@ -79,14 +79,16 @@ class Collection:
         if strategy == "keyword":
             best = sorted(words, key=lambda one: (-words[one], one))
             return [self.ids[one] for one in best[:DEPTH]]
+        entries = self.index.entries(query)
+        given = [TermEntries(term, 0, found.tobytes()) for term, found in entries.items()]
+        self.ranker.hold_words(HoldWords(0, given))
         job = RankJob(
             query,
             split_clauses(query),
             DEPTH,
             b"\1" * self.index.size,
-            array("I", words.keys()).tobytes(),
-            array("f", words.values()).tobytes(),
-            strategy,
+            terms={term: len(found) for term, found in entries.items()},
+            strategy=strategy,
             deep_query=deep,
         )
         return [self.ids[one.number] for one in self.ranker.rank(job).tools[:DEPTH]]

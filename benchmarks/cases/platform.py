@@ -177,7 +177,7 @@ async def all_stored(target: HttpTarget) -> float:
 @case(
     "rest-search",
     budget={"search p95": AtMost(15), "search, slowest": AtMost(150)},
-    req=("NFR-P3", "AG-US2-AC6"),
+    req=("NFR-P3", "AG-US2-AC6", "Q-3"),
     front="http",
 )
 async def rest_search(lab: Lab) -> list[Figure]:

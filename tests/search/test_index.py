@@ -10,6 +10,7 @@ from tests.search.tools import tool
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search import index as indexes
 from mcp_junction.search.index import Hit, KeywordIndex, tool_fields, weights
+from mcp_junction.search.postings import STEPS
 from mcp_junction.search.words import query_terms
 
 WORDS = ["alpha", "beta", "gamma", "delta", "issue", "create"]
@@ -116,19 +117,36 @@ def test_hidden_tools_are_neither_looked_at_nor_counted(monkeypatch):
 
     monkeypatch.setattr(indexes, "MOST_LOOKED_AT", 10)
     query = "common penguin walrus"
-    numbers = whole.numbers_of(visible)
-    assert whole.search(query, 10, admits, numbers) == alone.search(query, 10, everything)
+    mask = whole.mask_of(visible)
+    assert whole.search(query, 10, admits, mask) == alone.search(query, 10, everything)
     assert set(asked) == set(visible[:2])
 
 
-def test_a_long_query_of_one_who_sees_much_is_cut_by_what_is_visible_alone(monkeypatch):
-    shown = [tool(f"t{n}", "alpha beta gamma") for n in range(20)]
-    index = index_of(s=[*shown, *(tool(f"h{n}", "gamma") for n in range(100))])
-    visible = index.numbers_of(Pair("s", each.name) for each in shown)
-    monkeypatch.setattr(indexes, "MOST_LOOKED_AT", 40)
-    monkeypatch.setattr(indexes, "_COUNTED_PER_SCORED", 1)  # so two terms of twenty tools
-    assert index.search("walrus gamma alpha", 30, everything, visible) != []
-    assert index.search("walrus penguin gamma", 30, everything, visible) == []
+def test_of_a_long_query_the_first_words_count(monkeypatch):
+    index = index_of(s=[tool("a", "alpha beta gamma")])
+    monkeypatch.setattr(indexes, "MOST_TERMS", 2)
+    assert index.search("walrus walrus gamma alpha", 30, everything) != []
+    assert index.search("walrus penguin gamma", 30, everything) == []
+
+
+def test_numbers_of_tools_that_left_are_given_again_when_their_entries_are_gone(monkeypatch):
+    monkeypatch.setattr(indexes, "_LEAST_GONE", 3)
+    index = index_of(s=[tool(f"t{n}", "penguin") for n in range(4)])
+    index.remove(Pair("s", "t0"))
+    index.remove(Pair("s", "t1"))
+    assert list(index.purge()) == []
+    assert index.put(Pair("s", "new"), tool_fields("s", tool("new", "walrus"))) == 4
+    index.remove(Pair("s", "t2"))
+    epoch = index.epoch
+    steps = index.purge()
+    next(steps)
+    index.remove(Pair("s", "t3"))  # while it goes on
+    assert names(index.search("penguin walrus", 9, everything)) == ["s.new"]
+    assert len(list(steps)) > 0
+    assert index.epoch > epoch
+    given = {index.put(Pair("s", f"n{n}"), tool_fields("s", tool(f"n{n}"))) for n in range(4)}
+    assert given == {0, 1, 2, 5}
+    assert names(index.search("penguin walrus", 9, everything)) == ["s.new"]
 
 
 def test_a_name_of_small_words_is_found_by_them():
@@ -154,7 +172,7 @@ def plain(documents: dict[Pair, dict], query: str) -> list[Hit]:
     for pair, found in every.items():
         score = 0.0
         for term, rare in rarity.items():
-            score += rare * found.get(term, 0.0)
+            score += rare * found.get(term, 0) / STEPS
         if score:
             hits.append(Hit(pair, score / sum(rarity.values())))
     return sorted(hits, key=lambda hit: (-hit.score, hit.pair))
@@ -163,8 +181,10 @@ def plain(documents: dict[Pair, dict], query: str) -> list[Hit]:
 CHANGES = st.lists(st.tuples(PAIRS, st.none() | TEXTS), max_size=25)
 
 
-@given(CHANGES, TEXTS, st.sets(st.sampled_from(["one", "two"])))
-def test_whatever_came_and_went_it_finds_what_going_through_all_would_find(changes, query, servers):
+@given(CHANGES, TEXTS, st.sets(st.sampled_from(["one", "two"])), st.booleans())
+def test_whatever_came_and_went_it_finds_what_going_through_all_would_find(
+    changes, query, servers, is_purged
+):
     index = KeywordIndex()
     documents: dict[Pair, dict] = {}
     for pair, text in changes:
@@ -174,6 +194,10 @@ def test_whatever_came_and_went_it_finds_what_going_through_all_would_find(chang
         else:
             documents[pair] = tool_fields(pair.server, tool(pair.name, text))
             index.put(pair, documents[pair])
+    if is_purged:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(indexes, "_LEAST_GONE", 1)
+            list(index.purge())
     expected = [hit for hit in plain(documents, query) if hit.pair.server in servers]
     for limit in (1, 3, 100):
         found = index.search(query, limit, lambda pair: pair.server in servers)

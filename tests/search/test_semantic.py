@@ -9,7 +9,8 @@ from tests.search.tools import tool
 from mcp_junction.errors import ModelUnavailable, StoreUnavailable
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.finder import Finder
-from mcp_junction.search.ranking import HIERARCHICAL, SEMANTIC, RankJob, SkillGroup
+from mcp_junction.search.held import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
+from mcp_junction.search.ranking import HIERARCHICAL, SEMANTIC, SkillGroup
 from mcp_junction.search.semantic import SemanticIndex
 from mcp_junction.search.texts import split_clauses, tool_text
 from mcp_junction.search.vectors import MemoryCache
@@ -57,15 +58,16 @@ class World:
             await self.finder.wait_until_current()
             await self.vectors.wait_until_embedded()
 
-    def job(self, query, admits=lambda pair: True, **more):
+    def request(self, query, admits=lambda pair: True, strategy="hybrid", skills=None):
         index = self.finder.index
-        words = index.score(query)
-        mask = bytes(index.pair(n) is not None and admits(index.pair(n)) for n in range(index.size))
-        scored = (array("I", words.keys()).tobytes(), array("f", words.values()).tobytes())
-        return RankJob(query, split_clauses(query), 10, mask, *scored, **more)
+        mask = index.mask_of(
+            pair for n in range(index.size) if (pair := index.pair(n)) and admits(pair)
+        )
+        keyed = KeyedMask.make(mask)
+        return RankRequest(query, 10, strategy, index, keyed, keyed, skills, len(index) > sum(mask))
 
     async def find(self, query, *admits, **more):
-        ranked = await self.vectors.rank(self.job(query, *admits, **more))
+        ranked = await self.vectors.rank(self.request(query, *admits, **more))
         if ranked is None:
             return None
         return [".".join(self.finder.index.pair(one.number)) for one in ranked.tools]
@@ -139,7 +141,6 @@ async def test_what_is_not_admitted_has_no_influence_on_any_score(world):
     await here.follow({"mail": (*MAIL, *hidden), "sky": SKY, "secret": hidden})
     await alone.follow({"mail": MAIL, "sky": SKY})
     shown = {Pair("mail", one.name) for one in MAIL} | {Pair("sky", one.name) for one in SKY}
-    numbers = here.finder.index.numbers_of(shown)
 
     def scores(where, ranked):
         return {
@@ -147,13 +148,52 @@ async def test_what_is_not_admitted_has_no_influence_on_any_score(world):
         }
 
     query = "rain message"
-    words = here.finder.index.score(query, numbers)
-    job = here.job(query, shown.__contains__)
-    scored = (array("I", words.keys()).tobytes(), array("f", words.values()).tobytes())
-    job = RankJob(query, [], 10, job.admitted, *scored)
-    mixed = await here.vectors.rank(job)
-    assert scores(here, mixed) == scores(alone, await alone.vectors.rank(alone.job(query)))
+    mixed = await here.vectors.rank(here.request(query, shown.__contains__))
+    assert scores(here, mixed) == scores(alone, await alone.vectors.rank(alone.request(query)))
     assert len(mixed.tools) >= 2
+
+
+async def test_the_process_scores_words_as_the_index_does(world):
+    here = world()
+    offers = {f"s{n}": (tool(f"t{n}", "rain message " * (n % 3 + 1), "wind"),) for n in range(30)}
+    await here.follow(offers)
+    await here.follow({**offers, "s3": (), "s4": (tool("t4", "rain and snow"),)})
+    index, query = here.finder.index, "snow rain penguin message"
+    for some in (range(0, 30, 2), range(30)):
+        shown = {f"s{n}" for n in some}
+        request = here.request(query, lambda pair, shown=shown: pair.server in shown)
+        expected = index.score(query, request.admitted.mask)
+        ranked = await here.vectors.rank(request._replace(limit=100))
+        parts = {one.number: one.words for one in ranked.tools if one.words}
+        best = max(expected.values())
+        given = max(parts.values())
+        assert parts == {n: pytest.approx(given * s / best, 1e-4) for n, s in expected.items()}
+
+
+async def test_what_the_process_holds_for_searches_is_given_again_when_it_was_lost(world):
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    request = here.request("rain message")
+    first = await here.vectors.rank(request)
+    here.process.restart()
+    assert await here.vectors.rank(request) == first
+    for _ in range(MOST_HELD):  # which takes the place of what was held
+        await here.find("rain message")
+    assert await here.vectors.rank(request) == first
+
+
+async def test_entries_that_were_taken_out_of_the_index_are_not_held_any_longer(world, monkeypatch):
+    monkeypatch.setattr("mcp_junction.search.index._LEAST_GONE", 1)
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    assert (await here.find("message"))[0].startswith("mail")
+    await here.follow({"sky": SKY})
+    await here.follow(
+        {"sky": SKY, "post": (tool("stamp", "Price of a letter"), tool("rain_gauge"))}
+    )
+    ranked = await here.vectors.rank(here.request("message rain"))
+    words = [here.finder.index.pair(one.number).name for one in ranked.tools if one.words]
+    assert sorted(words) == ["forecast", "rain_gauge"]
 
 
 async def test_while_the_model_is_away_words_have_to_do_and_then_vectors_follow(world):
@@ -214,12 +254,10 @@ async def test_hierarchical_takes_the_best_three_skills_and_the_unclassified(wor
         )
         for kind in kinds
     ]
-    odd = index.number(Pair("odd", "odd"))
-    unclassified = bytes(number == odd for number in range(index.size))
-    job = here.job(
-        "weather forecast", strategy=HIERARCHICAL, skills=skills, unclassified=unclassified
+    keyed = KeyedSkills.make(skills)
+    ranked = await here.vectors.rank(
+        here.request("weather forecast", strategy=HIERARCHICAL, skills=keyed)
     )
-    ranked = await here.vectors.rank(job)
     assert len(ranked.skills) == 3
     assert next(iter(ranked.skills)) == "weather"
     found = {index.pair(one.number).server for one in ranked.tools}

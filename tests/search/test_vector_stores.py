@@ -12,8 +12,8 @@ from tests.search.test_static_table import TABLE
 from mcp_junction.errors import StoreUnavailable, VectorStoreError
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.qdrant import INDEXED, QdrantVectors, point_id
-from mcp_junction.search.ranking import VectorSpace
 from mcp_junction.search.semantic import SEARCH_MODEL
+from mcp_junction.search.vector_space import VectorSpace
 from mcp_junction.search.vectors import MemoryCache, VectorRow
 from mcp_junction.store.store import open_store
 from mcp_junction.tasks import TaskScope
@@ -45,7 +45,9 @@ class MemoryVectors:
 
     async def nearest(self, model, query, limit, within):
         space = self._spaces.setdefault(model, VectorSpace(self._size))
-        near = space.cosines(numpy.frombuffer(query, "<f4")[None, :], len(self._numbers))[0]
+        near = space.cosines(
+            numpy.frombuffer(query, "<f4")[None, :], numpy.arange(len(self._numbers))
+        )[0]
         known = [
             (pair, float(near[number]))
             for pair, number in self._numbers.items()

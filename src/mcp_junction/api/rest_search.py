@@ -110,8 +110,9 @@ class RestSearch:
         from mcp_junction.registry.search_vectors import SkillMemberships
 
         search, registry = self._junction.tool_search, self._registry
-        self._memberships = SkillMemberships(registry, store)
-        self._own_memberships = SkillMemberships(registry, store, is_own=True)
+        tasks, share = self._junction.tasks, search.share_pair
+        self._memberships = SkillMemberships(tasks, registry, store, share)
+        self._own_memberships = SkillMemberships(tasks, registry, store, share, is_own=True)
         search.describe_server = self._describe_server
         search.make_vectors = make_index
 
@@ -132,7 +133,7 @@ class RestSearch:
         find = self._registry.find
         servers_named = {visible.check_server(find(ref), ref).name for ref in chosen or ()}
         named = None if chosen is None else servers_named
-        counts = view.count_by_server()
+        counts = view.counts
         servers = {
             key: counts.get(key, 0)
             for key in catalog.offerings

@@ -7,8 +7,7 @@ words; with one, by words and meaning, unless the vectors cannot be had in time.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -21,14 +20,15 @@ from mcp_junction.tasks import TaskScope
 
 if TYPE_CHECKING:
     from mcp_junction.search.finder import Finder
-    from mcp_junction.search.ranking import Ranked, SkillGroup
+    from mcp_junction.search.held import KeyedMask, KeyedSkills
+    from mcp_junction.search.ranking import Ranked
     from mcp_junction.search.semantic import SemanticIndex
 
 AUTO: Final = "auto"
 KEYWORD: Final = "keyword"
 HYBRID: Final = "hybrid"
-_REMEMBERED: Final = 200_000
-"""Numbers of tools in all remembered admissions together."""
+_REMEMBERED: Final = 2_000_000
+"""Bytes of all remembered masks of tools that can be found."""
 
 
 class SkillTools(NamedTuple):
@@ -36,7 +36,7 @@ class SkillTools(NamedTuple):
 
     id: str
     text: str
-    tools: Set[Pair]
+    tools: Collection[Pair]
 
 
 class ToolQuery(NamedTuple):
@@ -71,11 +71,10 @@ class SearchAnswer(NamedTuple):
 
 
 class _Admission(NamedTuple):
-    """What a caller may find: numbers of the index. ``visible`` is what counts for rarity."""
+    """What a caller may find; ``visible`` is what counts for rarity."""
 
-    numbers: frozenset[int]
-    mask: bytes
-    visible: frozenset[int] | None
+    admitted: KeyedMask
+    visible: KeyedMask
 
 
 class _NumberedSkills(NamedTuple):
@@ -83,8 +82,7 @@ class _NumberedSkills(NamedTuple):
 
     skills: Sequence[SkillTools]
     version: int
-    groups: list[SkillGroup]
-    classified: frozenset[int]
+    keyed: KeyedSkills
 
 
 class ToolSearch:
@@ -114,6 +112,12 @@ class ToolSearch:
         vectors = self._finder.vectors if self._finder is not None else None
         return vectors.store_error if vectors is not None else ""
 
+    def share_pair(self, pair: Pair) -> Pair:
+        """Return the same pair as the index holds it, if it does: one less in memory."""
+        index = self._finder.index if self._finder is not None else None
+        number = index.number(pair) if index is not None else None
+        return (index.pair(number) or pair) if index is not None and number is not None else pair
+
     def follow(self, catalog: Catalog) -> None:
         """Search another catalog from now on."""
         self._catalog = catalog
@@ -141,57 +145,56 @@ class ToolSearch:
         await finder.wait_until_current()
         admission = self._admit(finder, query, view)
         if finder.vectors is not None and query.strategy != KEYWORD:
-            ranked = await self._rank(finder, finder.vectors, query, admission)
+            is_scoped = view.scope.grants is not None
+            ranked = await self._rank(finder, finder.vectors, query, admission, is_scoped)
             if ranked is not None:
                 return self._show(finder, query, ranked)
-        numbers, index = admission.numbers, finder.index
-        hits = index.search(
-            query.text, query.limit, lambda pair: index.number(pair) in numbers, admission.visible
-        )
+        mask, index = admission.admitted.mask, finder.index
+
+        def admits(pair: Pair) -> bool:
+            number = index.number(pair)
+            return number is not None and number < len(mask) and bool(mask[number])
+
+        hits = index.search(query.text, query.limit, admits, admission.visible.mask)
         return SearchAnswer(
             [ToolHit(pair, score, {"words": score}) for pair, score in hits], KEYWORD
         )
 
     async def _rank(
-        self, finder: Finder, vectors: SemanticIndex, query: ToolQuery, admission: _Admission
+        self,
+        finder: Finder,
+        vectors: SemanticIndex,
+        query: ToolQuery,
+        admission: _Admission,
+        is_scoped: bool,
     ) -> Ranked | None:
-        from mcp_junction.search.ranking import RankJob
-        from mcp_junction.search.texts import split_clauses
+        from mcp_junction.search.held import RankRequest
 
-        index = finder.index
-        words = index.score(query.text, admission.visible)
-        groups, classified = self._number_skills(finder, query.skills)
-        job = RankJob(
+        request = RankRequest(
             query.text,
-            split_clauses(query.text),
             query.limit,
-            admission.mask,
-            array("I", words.keys()).tobytes(),
-            array("f", words.values()).tobytes(),
             HYBRID if query.strategy == AUTO else query.strategy,
-            groups,
-            _mask(admission.numbers - classified, len(admission.mask)) if groups else b"",
+            finder.index,
+            admission.admitted,
+            admission.visible,
+            self._number_skills(finder, query.skills),
+            query.servers is not None or query.tools is not None or is_scoped,
         )
-        is_limited = query.servers is not None or query.tools is not None
-        sees_all = not is_limited and admission.visible is None
-        return await vectors.rank(job, None if sees_all else admission.numbers)
+        return await vectors.rank(request)
 
-    def _number_skills(
-        self, finder: Finder, skills: Sequence[SkillTools]
-    ) -> tuple[list[SkillGroup], frozenset[int]]:
-        """Convert the tools of skills to numbers, and return also the numbers of all of them."""
+    def _number_skills(self, finder: Finder, skills: Sequence[SkillTools]) -> KeyedSkills:
+        """Convert the tools of skills to numbers."""
+        from mcp_junction.search.held import KeyedSkills
         from mcp_junction.search.ranking import SkillGroup
 
         index, known = finder.index, self._skills
         if known is None or known.skills is not skills or known.version != index.version:
-            numbers = [index.numbers_of(one.tools) for one in skills]
             groups = [
-                SkillGroup(one.id, one.text, array("I", members).tobytes())
-                for one, members in zip(skills, numbers, strict=True)
+                SkillGroup(one.id, one.text, index.numbers_of(one.tools).tobytes())
+                for one in skills
             ]
-            classified = frozenset(chain.from_iterable(numbers))
-            known = self._skills = _NumberedSkills(skills, index.version, groups, classified)
-        return known.groups, known.classified
+            known = self._skills = _NumberedSkills(skills, index.version, KeyedSkills.make(groups))
+        return known.keyed
 
     def _show(self, finder: Finder, query: ToolQuery, ranked: Ranked) -> SearchAnswer:
         hits = [
@@ -225,27 +228,35 @@ class ToolSearch:
             found = self._admissions[key] = self._make_admission(finder, *key)
         if query.tools is None:
             return found
-        numbers = found.numbers & index.numbers_of(query.tools)
-        return found._replace(numbers=numbers, mask=_mask(numbers, index.size))
+        admitted = found.admitted.mask
+        chosen = (n for n in index.numbers_of(query.tools) if n < len(admitted) and admitted[n])
+        mask = bytearray(len(admitted))
+        for number in chosen:
+            mask[number] = 1
+        from mcp_junction.search.held import KeyedMask
+
+        return found._replace(admitted=KeyedMask.make(bytes(mask)))
 
     def _remembered(self) -> int:
-        return sum(len(one.numbers) for one in self._admissions.values())
+        return sum(len(one.admitted.mask) for one in self._admissions.values())
 
     def _make_admission(
         self, finder: Finder, view: View, servers: frozenset[str] | None, with_own: bool
     ) -> _Admission:
-        own: Iterable[Pair] = (Pair(OWN_SERVER, offer.name) for offer in self._own)
+        from mcp_junction.search.held import KeyedMask
+
+        own = [Pair(OWN_SERVER, offer.name) for offer in self._own]
         index = finder.index
-        visible = None
-        if view.scope.grants is not None:
-            own = list(own)
-            visible = index.numbers_of(chain(view.known_pairs(), own))
+        if view.scope.grants is None:
+            visible = bytes(index.present)
+        else:
+            visible = index.mask_of(chain(view.known_pairs(), own))
         present = (
             pair for pair in view.present_pairs() if servers is None or pair.server in servers
         )
         listed = (pair for pair in own if with_own and pair.name in view.own)
-        numbers = index.numbers_of(chain(present, listed))
-        return _Admission(numbers, _mask(numbers, index.size), visible)
+        admitted = index.mask_of(chain(present, listed))
+        return _Admission(KeyedMask.make(admitted), KeyedMask.make(visible))
 
     # -- what there is
 
@@ -267,10 +278,3 @@ class ToolSearch:
                 said.append(self.describe_server(key))
             found[key] = ", ".join(filter(None, said))
         return found
-
-
-def _mask(numbers: Set[int], size: int) -> bytes:
-    mask = bytearray(size)
-    for number in numbers:
-        mask[number] = 1
-    return bytes(mask)

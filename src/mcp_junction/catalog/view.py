@@ -299,7 +299,8 @@ class View:
         pairs = self._roll.pairs
         return [self._name(n) for n in self._visible.present() if pairs[n].server == server]
 
-    def count_by_server(self) -> dict[str, int]:
+    @cached_property
+    def counts(self) -> Mapping[str, int]:
         """The servers of which something can be called here, and how many items each has."""
         return self._visible.count_by_server()
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Final
 
 from mcp_junction.errors import ModelUnavailable, StoreError
+from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.llm_classifier import LLMClassifier
@@ -153,6 +154,7 @@ class BackgroundClassifier:
         if self._has_changed and not failed:
             self._has_changed = False
             await self.suggestions.find(self.model)
+            await return_free_memory()
         if self.llm is not None:
             self.llm.wake()
         return failed

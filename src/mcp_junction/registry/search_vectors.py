@@ -7,7 +7,7 @@ skills, as of a moment ago.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.app import Junction
 from mcp_junction.calls.tool_search import SkillTools
 from mcp_junction.config.settings import AUTO
-from mcp_junction.errors import NotFound, UsageError, VectorStoreError
+from mcp_junction.errors import NotFound, StoreError, UsageError, VectorStoreError
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.embedding_models import choose_model
 from mcp_junction.registry.registry import Registry
@@ -25,14 +25,18 @@ from mcp_junction.search.qdrant import QdrantVectors
 from mcp_junction.search.semantic import SemanticIndex
 from mcp_junction.search.vectors import KeptVector, VectorStore
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
+from mcp_junction.slices import Slices
 from mcp_junction.store.records import ToolRecord
 from mcp_junction.store.store import Store
 from mcp_junction.store.tools import SKILLS_TOPIC, TOOLS_TOPIC
 from mcp_junction.store.vectors import StoredVector
+from mcp_junction.tasks import TaskScope
 
 IDLE: Final = 600.0
 """Seconds without a search after which the process that ranks ends."""
 _FRESH: Final = 1.0
+_MOMENT: Final = 0.02
+"""Seconds that a search waits for the skills of tools to be read again."""
 MEMORY, PGVECTOR = "memory", "pgvector"
 
 
@@ -140,38 +144,81 @@ class StoredVectors:
 class SkillMemberships:
     """Which tools have which skills; read again when that changed, at most once a second."""
 
-    def __init__(self, registry: Registry, store: Store, *, is_own: bool = False) -> None:
-        """``is_own`` has tools have the skills that they have by themselves."""
+    def __init__(
+        self,
+        tasks: TaskScope,
+        registry: Registry,
+        store: Store,
+        share: Callable[[Pair], Pair],
+        *,
+        is_own: bool = False,
+    ) -> None:
+        """``share`` returns the same pair that others hold, if any do. ``is_own`` has tools have
+        the skills that they have by themselves."""
+        self._tasks = tasks
+        self._share = share
         self._registry = registry
         self._store = store
         self._is_own = is_own
         self._known: list[SkillTools] = []
         self._generation: tuple[int, int] | None = None
         self._checked = float("-inf")
-        self._lock = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._failure: StoreError | None = None
 
     async def __call__(self) -> list[SkillTools]:
-        """Return the skills with their tools. The same list while nothing has changed."""
-        async with self._lock:
-            now = asyncio.get_running_loop().time()
-            if now - self._checked >= _FRESH:
-                counts = await self._store.generations()
-                generation = counts.get(TOOLS_TOPIC, 0), counts.get(SKILLS_TOPIC, 0)
-                if generation != self._generation:
-                    self._known = await self._read()
-                    self._generation = generation
-                self._checked = now
+        """Return the skills with their tools: those of before, while many are being read.
+
+        The same list while nothing has changed. Raises StoreError when there are none yet.
+        """
+        if self._reading is None and self._now() - self._checked >= _FRESH:
+            self._reading = self._tasks.spawn(self._refresh())
+        if self._reading is not None:
+            is_first = self._generation is None
+            await asyncio.wait({self._reading}, timeout=None if is_first else _MOMENT)
+        if self._generation is None and self._failure is not None:
+            raise self._failure
         return self._known
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _refresh(self) -> None:
+        try:
+            counts = await self._store.generations()
+            generation = counts.get(TOOLS_TOPIC, 0), counts.get(SKILLS_TOPIC, 0)
+            if generation != self._generation:
+                self._known = await self._read()
+                self._generation = generation
+        except StoreError as error:
+            self._failure = error
+        finally:
+            self._checked = self._now()
+            self._reading = None
 
     async def _read(self) -> list[SkillTools]:
         names = {record.id: record.name for record in self._registry.all()}
-        members: dict[str, set[Pair]] = {}
-        table = self._store.classification
-        rows = await (table.own_memberships() if self._is_own else table.memberships())
-        for skill, server, tool in rows:
+        members: dict[str, list[Pair]] = {}
+        slices = Slices()
+        async for skill, server, tool in self._rows():
             if server in names:
-                members.setdefault(skill, set()).add(Pair(names[server], tool))
+                pair = self._share(Pair(names[server], tool))
+                members.setdefault(skill, []).append(pair)
+            if slices.is_over:
+                await slices.rest()
         return [
-            SkillTools(one.id, f"{one.name}. {one.description}", members.get(one.id, set()))
+            SkillTools(one.id, f"{one.name}. {one.description}", members.get(one.id, []))
             for one in await self._store.skills.all()
         ]
+
+    async def _rows(self) -> AsyncIterator[tuple[str, str, str]]:
+        """Read each skill of each tool: the skill, the server's id and the tool's name."""
+        table, after = self._store.classification, ("", "")
+        if self._is_own:
+            for row in await table.own_memberships():
+                yield row
+            return
+        while page := await table.memberships(after):
+            after = page[-1].skill_id, page[-1].tool_id
+            for one in page:
+                yield one.skill_id, one.server_id, one.name

@@ -9,7 +9,7 @@ SemanticIndex, if there is one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mcp_junction.protocol.names import Pair
@@ -61,7 +61,7 @@ class Finder:
         query: str,
         limit: int,
         admits: Callable[[Pair], bool],
-        visible: Set[int] | None = None,
+        visible: bytes | None = None,
     ) -> list[Hit]:
         """Find the best tools for a query by its words among those admitted, best first."""
         return self.index.search(query, limit, admits, visible)
@@ -74,6 +74,9 @@ class Finder:
             for _ in self._update_server(server, self._wanted.get(server, ())):
                 if slices.is_over:
                     await slices.rest()
+        for _ in self.index.purge():
+            if slices.is_over:
+                await slices.rest()
         if self.vectors is not None:
             self.vectors.wake()
 
@@ -111,6 +114,7 @@ class Finder:
             self._indexed.pop(server, None)
 
     def _put(self, pair: Pair, tool: IndexedTool, title: str) -> None:
+        self._remove(pair)  # it gets another number
         number = self.index.put(pair, tool_fields(pair.server, tool, title))
         if self.vectors is not None:
             self.vectors.put(number, pair, tool_text(title, pair.name, describe(tool)))

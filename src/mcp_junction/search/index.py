@@ -1,19 +1,26 @@
-"""KeywordIndex: BM25 over the fields of tools, updated one tool at a time."""
+"""KeywordIndex: BM25 over the fields of tools, updated one tool at a time.
+
+An entry of a term is one number of 32 bits: the tool's number, and the term's weight there
+(``postings.py``). Entries are only added. Those of a tool that left are passed over, until
+``purge`` takes them out; only then its number is given to another tool. So what was read of a term
+stays right while ``epoch`` is the same, which lets the process that ranks keep it.
+"""
 
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from math import log
-from sys import intern
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol.names import Pair
+from mcp_junction.search.postings import NUMBER_SHIFT, STEPS, WEIGHT_MASK
 from mcp_junction.search.words import all_terms, query_terms, terms
 
 NAME: Final = "name"
@@ -94,10 +101,13 @@ FIELDS: Final = {
     SERVER: Field(2.0, 3.0, 0.3),
 }
 _SATURATION: Final = 2.0
+MOST_TERMS: Final = 100
+"""Terms of a query that are looked at: its first ones."""
 MOST_LOOKED_AT: Final = 30_000
 """Entries of the index for one search, those of the rarest terms: it blocks the event loop."""
-_COUNTED_PER_SCORED: Final = 10
-"""How many entries can be counted in the time that scoring one takes."""
+_LEAST_GONE: Final = 500
+_SHARE_GONE: Final = 4
+"""Purged when so many tools have left, and at least one for each so many that are there."""
 
 
 class Hit(NamedTuple):
@@ -107,13 +117,8 @@ class Hit(NamedTuple):
     score: float
 
 
-_STEPS: Final = 1000
-_WEIGHTS: Final = tuple(step / _STEPS for step in range(_STEPS + 1))
-"""Every weight that there is: millions of entries share these numbers."""
-
-
-def weights(fields: Fields) -> dict[str, float]:
-    """Return the weight of each term of a tool, from 0 to 1."""
+def weights(fields: Fields) -> dict[str, int]:
+    """Return the weight of each term of a tool, in steps of which STEPS are the most."""
     found: dict[str, float] = {}
     for name, counts in fields.items():
         field = FIELDS[name]
@@ -122,25 +127,30 @@ def weights(fields: Fields) -> dict[str, float]:
         for term, count in counts.items():
             found[term] = found.get(term, 0.0) + unit * count
     return {
-        term: _WEIGHTS[max(1, round(_STEPS * total / (_SATURATION + total)))]
-        for term, total in found.items()
+        term: max(1, round(STEPS * total / (_SATURATION + total))) for term, total in found.items()
     }
 
 
 class KeywordIndex:
-    """An inverted index: terms to tools with weights. A tool keeps its number while it is there."""
+    """An inverted index: terms to tools with weights. A tool keeps its number while it is there,
+    and gets another one when it is put again."""
 
     def __init__(self) -> None:
         self._numbers: dict[Pair, int] = {}
-        self._pairs: dict[int, Pair] = {}
-        self._terms: dict[int, tuple[str, ...]] = {}
-        self._postings: dict[str, dict[int, float]] = {}
+        self._pairs: list[Pair | None] = []
+        self._postings: dict[str, array[int]] = {}
         self._free: list[int] = []
+        self._gone: list[int] = []
+        """Numbers of tools that left, whose entries are still there."""
+        self.present = bytearray()
+        """A byte for each number: 1 while there is a tool that has it."""
         self.version = 0
         """Counts the tools that came or left: numbers are as they were while it is the same."""
+        self.epoch = 0
+        """Counts the terms that entries were taken from."""
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len(self._numbers)
 
     def __contains__(self, pair: Pair) -> bool:
         return pair in self._numbers
@@ -148,7 +158,7 @@ class KeywordIndex:
     @property
     def size(self) -> int:
         """More than the highest number."""
-        return len(self._pairs) + len(self._free)
+        return len(self._pairs)
 
     def number(self, pair: Pair) -> int | None:
         """The number of a tool, if it is there."""
@@ -156,55 +166,90 @@ class KeywordIndex:
 
     def pair(self, number: int) -> Pair | None:
         """The tool that has a number."""
-        return self._pairs.get(number)
+        return self._pairs[number] if number < len(self._pairs) else None
 
-    def numbers_of(self, pairs: Iterable[Pair]) -> frozenset[int]:
+    def numbers_of(self, pairs: Iterable[Pair]) -> array[int]:
         """The numbers of those tools that are there."""
         numbers = self._numbers
-        return frozenset(numbers[pair] for pair in pairs if pair in numbers)
+        return array("I", [numbers[pair] for pair in pairs if pair in numbers])
+
+    def mask_of(self, pairs: Iterable[Pair]) -> bytes:
+        """A byte for each number: 1 for those of these tools."""
+        mask, numbers = bytearray(self.size), self._numbers
+        for pair in pairs:
+            number = numbers.get(pair)
+            if number is not None:
+                mask[number] = 1
+        return bytes(mask)
+
+    # -- changing
 
     def put(self, pair: Pair, fields: Fields) -> int:
         """Add or replace a tool; return its number."""
-        number = self._numbers.get(pair)
-        if number is None:
-            number = self._free.pop() if self._free else len(self._pairs)
-            self._numbers[pair], self._pairs[number] = number, pair
-            self.version += 1
+        self.remove(pair)
+        if self._free:
+            number = self._free.pop()
+            self._pairs[number], self.present[number] = pair, 1
         else:
-            self._drop_terms(number)
-        found = weights(fields)
-        self._terms[number] = tuple(map(intern, found))
-        for term, weight in found.items():
-            self._postings.setdefault(term, {})[number] = weight
+            number = len(self._pairs)
+            self._pairs.append(pair)
+            self.present.append(1)
+        self._numbers[pair] = number
+        self.version += 1
+        postings, place = self._postings, number << NUMBER_SHIFT
+        for term, weight in weights(fields).items():
+            posting = postings.get(term)
+            if posting is None:
+                postings[term] = array("I", (place | weight,))
+            else:
+                posting.append(place | weight)
         return number
 
     def remove(self, pair: Pair) -> int | None:
         """Remove a tool, if it is there; return the number that it had."""
         number = self._numbers.pop(pair, None)
         if number is not None:
-            del self._pairs[number]
-            self._drop_terms(number)
-            self._free.append(number)
+            self._pairs[number], self.present[number] = None, 0
+            self._gone.append(number)
             self.version += 1
         return number
 
-    def _drop_terms(self, number: int) -> None:
-        for term in self._terms.pop(number):
-            posting = self._postings[term]
-            del posting[number]
-            if not posting:
-                del self._postings[term]
+    def purge(self) -> Iterator[None]:
+        """Take out the entries of tools that left, if there are many; a term at each step."""
+        count = len(self._gone)
+        if count < max(_LEAST_GONE, len(self._numbers) // _SHARE_GONE):
+            return
+        gone = frozenset(self._gone)
+        for term, posting in list(self._postings.items()):
+            kept = array("I", [one for one in posting if one >> NUMBER_SHIFT not in gone])
+            if len(kept) < len(posting):
+                self.epoch += 1
+                if kept:
+                    self._postings[term] = kept
+                else:
+                    del self._postings[term]
+            yield
+        self._free += self._gone[:count]
+        del self._gone[:count]
+
+    # -- searching
+
+    def entries(self, query: str) -> dict[str, array[int]]:
+        """Return the entries of each term of a query; also of tools that left."""
+        chosen = islice(dict.fromkeys(query_terms(query)), MOST_TERMS)
+        return {term: self._postings.get(term, _NONE) for term in chosen}
 
     def search(
         self,
         query: str,
         limit: int,
         admits: Callable[[Pair], bool],
-        visible: Set[int] | None = None,
+        visible: bytes | None = None,
     ) -> list[Hit]:
         """Find the best tools for a query among those admitted, best first; equals by name."""
         pairs = self._pairs
-        best = [(-score, pairs[number]) for number, score in self.score(query, visible).items()]
+        scored = self.score(query, visible).items()
+        best = [(-score, pair) for n, score in scored if (pair := pairs[n]) is not None]
         heapq.heapify(best)
         hits: list[Hit] = []
         while best and len(hits) < limit:
@@ -213,35 +258,29 @@ class KeywordIndex:
                 hits.append(Hit(pair, -score))
         return hits
 
-    def score(self, query: str, visible: Set[int] | None = None) -> dict[int, float]:
+    def score(self, query: str, visible: bytes | None = None) -> dict[int, float]:
         """Score the tools that have terms of a query, from 0 to 1.
 
-        Only tools that are ``visible`` are looked at and counted: all, if it is None.
+        Only tools that are ``visible``, by a byte for each number, are scored and counted: all, if
+        it is None.
         """
-        entries, total = self._entries(query, visible)
-        rarity = _rarity({term: len(numbers) for term, numbers in entries.items()}, total)
-        whole = sum(rarity.values())
+        seen = self.present if visible is None else visible.ljust(self.size, b"\0")
+        entries = {
+            term: [one for one in posting if seen[one >> NUMBER_SHIFT]]
+            for term, posting in self.entries(query).items()
+        }
+        rarity = _rarity({term: len(found) for term, found in entries.items()}, seen.count(1))
+        whole = sum(rarity.values()) * STEPS
         scores: dict[int, float] = {}
         for term, rare in rarity.items():
-            posting, share = self._postings.get(term, {}), rare / whole
-            for number in entries[term]:
-                scores[number] = scores.get(number, 0.0) + share * posting[number]
+            share = rare / whole
+            for one in entries[term]:
+                number = one >> NUMBER_SHIFT
+                scores[number] = scores.get(number, 0.0) + share * (one & WEIGHT_MASK)
         return scores
 
-    def _entries(
-        self, query: str, visible: Set[int] | None
-    ) -> tuple[dict[str, Collection[int]], int]:
-        """Return the visible tools that have each term of a query, and how many are visible.
 
-        An intersection goes through the smaller set, so that a term costs at most as much as there
-        are visible tools: by those alone a long query is cut, whatever is hidden.
-        """
-        postings = {term: self._postings.get(term, {}).keys() for term in query_terms(query)}
-        if visible is None:
-            return {**postings}, len(self._pairs)
-        most = max(1, _COUNTED_PER_SCORED * MOST_LOOKED_AT // max(1, len(visible)))
-        counted = islice(postings.items(), most)
-        return {term: having & visible for term, having in counted}, len(visible)
+_NONE: Final = array("I")
 
 
 def _rarity(having: dict[str, int], total: int) -> dict[str, float]:

@@ -1,7 +1,8 @@
-"""Ranker: ranks tools by meaning and words together. It holds a vector for each tool, in a matrix.
+"""Ranker: ranks tools by meaning and words together. It holds a vector for each tool.
 
 It runs in a worker process, which has numpy; jobs and answers are the structs here. Tools are
-numbers, given by the keyword index. A score has four parts:
+numbers, given by the keyword index. What many searches have in common (who may find what, the
+skills, the entries of words) it holds as well, and jobs name it. A score has four parts:
 
 - *meaning*: half the cosine of the whole query and the tool, half the best of the query's clauses;
   where there is a second model, half of it is that model's cosine with the whole query;
@@ -14,20 +15,25 @@ Only tools that the job admits take part in any of them: what is hidden has no i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from mcp_junction.search.postings import HeldPostings, TermEntries
 from mcp_junction.search.static_table import DIMENSIONS, StaticTable
+from mcp_junction.search.vector_space import VectorSpace
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
     from mcp_junction.search.static_table import Matrix
+    from mcp_junction.search.vector_space import Numbers
 
-    Numbers = NDArray[numpy.int64]
+    Mask = NDArray[numpy.bool_]
+
+T = TypeVar("T")
 
 HYBRID: Final = "hybrid"
 SEMANTIC: Final = "semantic"
@@ -40,7 +46,6 @@ _DEEP_MEANING, _DEEP_WORDS = 0.8, 0.2
 """The weights of the parts; the latter two where there is a second model."""
 _LEAST: Final = 0.15
 """The least meaning of a tool that has no word of the query: chance gives as much."""
-_FIRST_SIZE: Final = 1024
 
 
 class VectorRows(msgspec.Struct, tag=True, frozen=True, gc=False):
@@ -68,21 +73,38 @@ class SkillGroup(msgspec.Struct, frozen=True, gc=False):
     members: bytes
 
 
+class Hold(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """A mask or skills to hold under a key, for jobs that name it; and keys to forget."""
+
+    key: int
+    mask: bytes = b""
+    skills: list[SkillGroup] = []
+    forget: list[int] = []
+
+
+class HoldWords(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """Entries of the keyword index to hold, for one epoch of it."""
+
+    epoch: int
+    words: list[TermEntries]
+
+
 class RankJob(msgspec.Struct, tag=True, frozen=True, gc=False):
     """A query, and everything about it that the process does not know."""
 
     query: str
     clauses: list[str]
     limit: int
-    admitted: bytes
-    """A byte for each number: 1 for those that can be found."""
-    word_numbers: bytes = b""
-    """The numbers that have words of the query, as uint32, and their scores, as float32."""
-    word_scores: bytes = b""
+    admitted: bytes | int
+    """A byte for each number: 1 for those that can be found. Or the key of such a mask."""
+    visible: bytes | int = b""
+    """The same for the tools among which words are counted; empty for those admitted."""
+    epoch: int = 0
+    terms: dict[str, int] = {}
+    """How many entries each term of the query has, in this epoch of the keyword index."""
     strategy: str = HYBRID
-    skills: list[SkillGroup] = []
-    unclassified: bytes = b""
-    """A byte for each number without a skill, which a hierarchical search does not leave out."""
+    skills: list[SkillGroup] | int = []
+    """The skills with their tools, or the key of those."""
     deep_query: bytes = b""
     """The whole query's vector by the second model."""
     near_numbers: bytes = b""
@@ -110,47 +132,19 @@ class Ranked(msgspec.Struct, tag=True, frozen=True, gc=False):
     tools: list[RankedTool] = []
     skills: dict[str, float] = {}
     """The skills that fit best, with their scores."""
+    is_lacking: bool = False
+    """Whether the process lacks what the job names, and ranked nothing."""
 
 
-class VectorSpace:
-    """The vectors of one model, in the rows of a matrix that grows."""
+RankingJob = VectorRows | DropRows | Hold | HoldWords | RankJob
+"""What the process that ranks is asked; each is answered with Ranked."""
 
-    def __init__(self, dimensions: int) -> None:
-        import numpy
 
-        self.matrix: Matrix = numpy.zeros((_FIRST_SIZE, dimensions), numpy.float32)
-        self.has = numpy.zeros(_FIRST_SIZE, bool)
+class _Candidates(NamedTuple):
+    """The tools that can be found: their numbers, which ascend, and the mask of them."""
 
-    def __len__(self) -> int:
-        return int(self.has.sum())
-
-    def put(self, numbers: Sequence[int], vectors: Sequence[bytes]) -> None:
-        """Set rows. Raises ValueError when a vector has other dimensions."""
-        import numpy
-
-        rows = numpy.stack([numpy.frombuffer(one, "<f4") for one in vectors])
-        if rows.shape[1] != self.matrix.shape[1]:
-            raise ValueError(f"{rows.shape[1]} dimensions instead of {self.matrix.shape[1]}")
-        size = max(numbers) + 1
-        if size > len(self.has):
-            size = max(size, 2 * len(self.has))
-            self.matrix.resize((size, self.matrix.shape[1]), refcheck=False)
-            self.has.resize(size, refcheck=False)
-        self.matrix[numbers] = rows
-        self.has[numbers] = True
-
-    def drop(self, numbers: Sequence[int]) -> None:
-        self.has[[number for number in numbers if number < len(self.has)]] = False
-
-    def cosines(self, queries: Matrix, size: int) -> Matrix:
-        """Return a row for each query; tools without a vector are as far as can be."""
-        import numpy
-
-        found = numpy.zeros((len(queries), size), numpy.float32)
-        known = min(size, len(self.has))
-        found[:, :known] = (self.matrix[:known] @ queries.T).T  # this way round is a third faster
-        found[:, :known] *= self.has[:known]  # faster than to index by what it has not
-        return found
+    numbers: Numbers
+    mask: Mask
 
 
 class Ranker:
@@ -162,11 +156,30 @@ class Ranker:
         self._table = StaticTable.load()
         self._static = VectorSpace(DIMENSIONS)
         self._deep: VectorSpace | None = None
-        self._servers = numpy.zeros(_FIRST_SIZE, numpy.int64)
+        self._servers = numpy.zeros(0, numpy.int32)
+        self._postings = HeldPostings()
+        self._masks: dict[int, Mask] = {}
+        self._skills: dict[int, list[SkillGroup]] = {}
         self._skill_vectors: dict[str, Matrix] = {}
+
+    def answer(self, job: RankingJob) -> Ranked:
+        """Do one job."""
+        match job:
+            case RankJob():
+                return self.rank(job)
+            case VectorRows():
+                return self.put(job)
+            case DropRows():
+                return self.drop(job)
+            case Hold():
+                return self.hold(job)
+            case HoldWords():
+                return self.hold_words(job)
 
     def put(self, rows: VectorRows) -> Ranked:
         """Hold the vectors of tools, instead of those that they had."""
+        import numpy
+
         space = self._static
         if rows.is_deep:
             if self._deep is None:
@@ -174,7 +187,9 @@ class Ranker:
             space = self._deep
         space.put(rows.numbers, rows.vectors)
         if len(self._servers) < len(space.has):
-            self._servers.resize(len(space.has), refcheck=False)
+            servers = numpy.zeros(len(space.has), numpy.int32)
+            servers[: len(self._servers)] = self._servers
+            self._servers = servers
         self._servers[rows.numbers] = rows.servers
         return self._count()
 
@@ -185,6 +200,22 @@ class Ranker:
             space.drop(rows.numbers)
         return self._count()
 
+    def hold(self, given: Hold) -> Ranked:
+        """Hold a mask or skills."""
+        for key in given.forget:
+            self._masks.pop(key, None)
+            self._skills.pop(key, None)
+        if given.mask:
+            self._masks[given.key] = _read_mask(given.mask)
+        if given.skills:
+            self._skills[given.key] = given.skills
+        return self._count()
+
+    def hold_words(self, given: HoldWords) -> Ranked:
+        """Hold entries of the keyword index."""
+        self._postings.take(given.epoch, given.words)
+        return self._count()
+
     def _count(self) -> Ranked:
         return Ranked(len(self._static), len(self._deep) if self._deep is not None else 0)
 
@@ -192,120 +223,146 @@ class Ranker:
         """Find the tools that fit a query best, among those admitted."""
         import numpy
 
-        admitted = numpy.frombuffer(job.admitted, bool).copy()
-        size = len(admitted)
+        mask = _look_up(job.admitted, self._masks, _read_mask)
+        visible = mask if job.visible == b"" else _look_up(job.visible, self._masks, _read_mask)
+        skills = _look_up(job.skills, self._skills, list)
+        held = self._count()
+        has_words = self._postings.has(job.epoch, job.terms)
+        if mask is None or visible is None or skills is None or not has_words:
+            return msgspec.structs.replace(held, is_lacking=True)
+        among = _Candidates(numpy.flatnonzero(mask), mask)
         texts = self._table.embed([job.query, *(job.clauses or [job.query])])
-        cosines = self._static.cosines(texts, size)
+        cosines = self._static.cosines(texts, among.numbers)
         whole = cosines[0]
         if not job.deep_query:
-            _replace(whole, job.near_numbers, job.near_scores)
-        meaning = self._mix_models(job, 0.5 * whole + 0.5 * cosines[1:].max(axis=0))
-        words = numpy.zeros(size, numpy.float32)
-        _replace(words, job.word_numbers, job.word_scores)
-        words[~admitted] = 0
-        words /= max(float(words.max(initial=0)), 1e-9)
-        server = self._mean_by_server(whole, admitted)
-        skill, groups = self._score_skills(job, texts[0], whole, admitted)
+            _replace(whole, among, job)
+        meaning = self._mix_models(job, 0.5 * whole + 0.5 * cosines[1:].max(axis=0), among)
+        words = self._score_words(job, visible, among)
+        skill, groups = self._score_skills(skills, texts[0], whole, among)
+        top = dict(sorted(groups.items(), key=lambda one: -one[1])[:TOP_SKILLS])
         a, b = (_DEEP_MEANING, _DEEP_WORDS) if job.deep_query else (_MEANING, _WORDS)
         if job.strategy == SEMANTIC:
             a, b = 1.0, 0.0
-        top = dict(sorted(groups.items(), key=lambda one: -one[1])[:TOP_SKILLS])
-        if job.strategy == HIERARCHICAL and top:
-            admitted &= self._within_skills(job, top, size)
-        whole_weight = a + b + _SERVER + (_SKILL if job.skills else 0)
-        weights = (a, b, _SERVER, _SKILL)
-        values = (meaning, words, server, skill)
-        parts = [w / whole_weight * part for w, part in zip(weights, values, strict=True)]
-        total = parts[0] + parts[1] + parts[2] + parts[3]
         fits = (meaning >= _LEAST) | (b * words > 0)
-        best = _best(total, numpy.flatnonzero(admitted & fits), job.limit)
+        if job.strategy == HIERARCHICAL and top:
+            fits &= _within_skills(skills, top, among)
+        values = (meaning, words, self._mean_by_server(whole, among), skill)
+        weights = (a, b, _SERVER, _SKILL)
+        shares = [weight / (a + b + _SERVER + (_SKILL if skills else 0)) for weight in weights]
+        # Rounded: what else is computed beside it must not decide which of two equals is first.
+        total = numpy.round(sum(s * part for s, part in zip(shares, values, strict=True)), 6)
         tools = [
-            RankedTool(int(n), float(total[n]), *(float(part[n]) for part in parts)) for n in best
+            RankedTool(
+                int(among.numbers[n]),
+                float(total[n]),
+                *(float(s * part[n]) for s, part in zip(shares, values, strict=True)),
+            )
+            for n in _best(total, numpy.flatnonzero(fits), job.limit)
         ]
-        held = self._count()
-        return Ranked(held.rows, held.deep_rows, tools, top)
+        return msgspec.structs.replace(held, tools=tools, skills=top)
 
-    def _mix_models(self, job: RankJob, meaning: Matrix) -> Matrix:
+    def _score_words(self, job: RankJob, visible: Mask, among: _Candidates) -> Matrix:
+        """Return the scores of words, of which the best is 1."""
+        import numpy
+
+        scores = numpy.zeros(len(among.mask), numpy.float32)
+        known = self._postings.score(job.terms, visible)[: len(scores)]
+        scores[: len(known)] = known
+        words: Matrix = scores[among.numbers]
+        return words / max(float(words.max(initial=0)), 1e-9)
+
+    def _mix_models(self, job: RankJob, meaning: Matrix, among: _Candidates) -> Matrix:
         """Mix in the second model; a tool that has no vector by it yet keeps what it has."""
         import numpy
 
-        size = len(meaning)
+        if not job.deep_query:
+            return meaning
+        deep, has = numpy.zeros(len(meaning), numpy.float32), numpy.zeros(len(meaning), bool)
         query = numpy.frombuffer(job.deep_query, "<f4")[None, :]
-        deep, has = numpy.zeros(size, numpy.float32), numpy.zeros(size, bool)
-        if self._deep is not None and query.shape[1] == self._deep.matrix.shape[1]:
-            deep = self._deep.cosines(query, size)[0]
-            known = min(size, len(self._deep.has))
-            has[:known] = self._deep.has[:known]
-        if job.deep_query:
-            _replace(deep, job.near_numbers, job.near_scores)
-            near = numpy.frombuffer(job.near_numbers, "<u4")
-            has[near[near < size]] = True
+        if self._deep is not None and query.shape[1] == self._deep.dimensions:
+            deep = self._deep.cosines(query, among.numbers)[0]
+            known = among.numbers < len(self._deep.has)
+            has[known] = self._deep.has[among.numbers[known]]
+        has[_replace(deep, among, job)] = True
         return numpy.where(has, 0.5 * meaning + 0.5 * deep, meaning)
 
-    def _mean_by_server(self, whole: Matrix, admitted: NDArray[numpy.bool_]) -> Matrix:
+    def _mean_by_server(self, whole: Matrix, among: _Candidates) -> Matrix:
         """Return for each tool the mean cosine of its server's tools."""
         import numpy
 
-        servers = numpy.zeros(len(whole), numpy.int64)
-        known = min(len(whole), len(self._servers))
-        servers[:known] = self._servers[:known]
-        sums = numpy.bincount(servers, whole * admitted)
-        counts = numpy.bincount(servers, admitted)
+        servers = numpy.zeros(len(whole), numpy.int32)
+        known = among.numbers < len(self._servers)
+        servers[known] = self._servers[among.numbers[known]]
+        sums, counts = numpy.bincount(servers, whole), numpy.bincount(servers)
         return (sums / numpy.maximum(counts, 1)).astype(numpy.float32)[servers]
 
     def _score_skills(
-        self, job: RankJob, query: Matrix, whole: Matrix, admitted: NDArray[numpy.bool_]
+        self, skills: list[SkillGroup], query: Matrix, whole: Matrix, among: _Candidates
     ) -> tuple[Matrix, dict[str, float]]:
         """Return the best skill's score for each tool, and the score of each skill."""
         import numpy
 
-        found = numpy.zeros(len(whole), numpy.float32)
+        cosines = numpy.zeros(len(among.mask), numpy.float32)
+        cosines[among.numbers] = whole
+        found = numpy.zeros(len(among.mask), numpy.float32)
         groups = {}
-        for group in job.skills:
-            members = _members(group, admitted)
+        for group in skills:
+            members = _members(group, among.mask)
             score = float(query @ self._skill_vector(group.text))
             if len(members):
-                score = 0.5 * score + 0.5 * float(whole[members].mean())
+                score = 0.5 * score + 0.5 * float(cosines[members].mean())
             groups[group.id] = score
             found[members] = numpy.maximum(found[members], score)
-        return found, groups
+        return found[among.numbers], groups
 
     def _skill_vector(self, text: str) -> Matrix:
         if text not in self._skill_vectors:
             self._skill_vectors[text] = self._table.embed([text])[0]
         return self._skill_vectors[text]
 
-    def _within_skills(
-        self, job: RankJob, top: dict[str, float], size: int
-    ) -> NDArray[numpy.bool_]:
-        """Return which tools have one of the best skills, or none at all."""
-        import numpy
 
-        found = numpy.zeros(size, bool)
-        unclassified = numpy.frombuffer(job.unclassified, bool)[:size]
-        found[: len(unclassified)] = unclassified
-        for group in job.skills:
-            if group.id in top:
-                members = numpy.frombuffer(group.members, "<u4")
-                found[members[members < size]] = True
-        return found
+def _look_up(given: Any, held: Mapping[int, T], read: Callable[[Any], T]) -> T | None:
+    """Return what a job has, or names by its key; None when that is not held."""
+    return held.get(given) if isinstance(given, int) else read(given)
 
 
-def _replace(values: Matrix, numbers: bytes, scores: bytes) -> None:
-    """Set the values of some numbers; what is beyond the end is left out."""
+def _read_mask(mask: bytes) -> Mask:
     import numpy
 
-    places = numpy.frombuffer(numbers, "<u4")
-    known = places < len(values)
-    values[places[known]] = numpy.frombuffer(scores, "<f4")[known]
+    return numpy.frombuffer(mask, bool)
 
 
-def _members(group: SkillGroup, admitted: NDArray[numpy.bool_]) -> Numbers:
+def _replace(values: Matrix, among: _Candidates, job: RankJob) -> Numbers:
+    """Set the values of what a vector store found; return where these are."""
+    import numpy
+
+    near = numpy.frombuffer(job.near_numbers, "<u4").astype(numpy.int64)
+    known = near < len(among.mask)
+    known[known] = among.mask[near[known]]
+    places = numpy.searchsorted(among.numbers, near[known])
+    values[places] = numpy.frombuffer(job.near_scores, "<f4")[known]
+    return places
+
+
+def _members(group: SkillGroup, mask: Mask) -> Numbers:
     import numpy
 
     members = numpy.frombuffer(group.members, "<u4").astype(numpy.int64)
-    members = members[members < len(admitted)]
-    return members[admitted[members]]
+    members = members[members < len(mask)]
+    return members[mask[members]]
+
+
+def _within_skills(skills: list[SkillGroup], top: Mapping[str, float], among: _Candidates) -> Mask:
+    """Return which tools have one of the best skills, or none at all."""
+    import numpy
+
+    found = numpy.ones(len(among.mask), bool)
+    for group in skills:
+        found[_members(group, among.mask)] = False
+    for group in skills:
+        if group.id in top:
+            found[_members(group, among.mask)] = True
+    return found[among.numbers]
 
 
 def _best(total: Matrix, among: Numbers, limit: int) -> Numbers:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_junction.errors import JunctionError, ModelUnavailable, VectorStoreError
+from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
+from mcp_junction.search.held import HeldState, RankRequest
+from mcp_junction.search.ranking import DropRows, Ranked, VectorRows
 from mcp_junction.search.static_table import MODEL
 from mcp_junction.search.texts import text_hash
 from mcp_junction.search.vectors import (
@@ -88,6 +90,7 @@ class SemanticIndex:
         """
         self._tasks = tasks
         self._process = process
+        self._state = HeldState(process)
         self._cache = cache or MemoryCache()
         self._deep = deep
         self._store = store
@@ -167,6 +170,7 @@ class SemanticIndex:
             except JunctionError as error:
                 log.warning("tools cannot be embedded now, and will be later: %s", error)
                 await asyncio.sleep(self._retry)
+        await return_free_memory()
 
     async def _embed_all(self, feed: _Feed) -> None:
         """Embed all texts, a server at a time; a text leaves when its vector is kept."""
@@ -248,62 +252,65 @@ class SemanticIndex:
 
     # -- ranking
 
-    async def rank(self, job: RankJob, within: Set[int] | None = None) -> Ranked | None:
-        """Rank by meaning and words; None while that is not possible, and words have to do.
-
-        ``within`` are the numbers of the tools that a vector store is asked for; None is all.
-        """
+    async def rank(self, request: RankRequest) -> Ranked | None:
+        """Rank by meaning and words; None while that is not possible, and words have to do."""
         try:
             async with asyncio.timeout(self._patience):
-                job = await self._prepare(job, within)
-                answer = await self._rank(job)
-                if answer.rows < len(self._feeds[0].held):  # it was started again
-                    for feed in self._feeds:
-                        feed.held.clear()
-                    self._filled = -1
-                    answer = await self._rank(job)
-                return answer
+                more = await self._ask_others(request)
+                answer = await self._rank(request, more)
+                if answer.is_lacking or answer.rows < len(self._feeds[0].held):
+                    self._forget_process()
+                    answer = await self._rank(request, more)
+                return answer if not answer.is_lacking else None
         except TimeoutError:
             log.info("the vectors are not there yet: this search goes by words")
         except JunctionError as error:
             log.warning("this search goes by words alone: %s", error)
         return None
 
-    async def _rank(self, job: RankJob) -> Ranked:
+    def _forget_process(self) -> None:
+        """Give the process everything again: it was started again."""
+        for feed in self._feeds:
+            feed.held.clear()
+        self._state.forget()
+        self._filled = -1
+
+    async def _rank(self, request: RankRequest, more: Mapping[str, bytes]) -> Ranked:
         if self._filled != self._changes:
             if self._filling is None or self._filling.done():
                 self._filling = self._tasks.spawn(self._fill())
             await asyncio.shield(self._filling)  # it goes on when this search gives up
-        return await self._process.rank(job)
+        job = await self._state.prepare(request)
+        return await self._process.rank(msgspec.structs.replace(job, **more))
 
-    async def _prepare(self, job: RankJob, within: Set[int] | None) -> RankJob:
-        """Add what the second model and the vector store say of the query."""
+    async def _ask_others(self, request: RankRequest) -> dict[str, bytes]:
+        """Return what the second model and the vector store say of the query, for the job."""
         query = b""
         if self._deep is not None:
             try:
-                query = await self._deep.embed_query(job.query)
+                query = await self._deep.embed_query(request.query)
             except ModelUnavailable as error:
                 log.warning("this search goes without the second model: %s", error)
-        job = msgspec.structs.replace(job, deep_query=query)
         if self._store is None or (self._deep is not None and not query):
-            return job
-        query = query or (await self._process.embed([job.query]))[0]
+            return {"deep_query": query}
+        vector = query or (await self._process.embed([request.query]))[0]
+        within = None
+        if request.is_limited:
+            mask = request.admitted.mask
+            within = [tool.pair for n, tool in self._tools.items() if n < len(mask) and mask[n]]
         try:
-            pairs = None
-            if within is not None:
-                pairs = [self._tools[n].pair for n in within if n in self._tools]
-            near = await self._store.nearest(self._feeds[-1].model, query, NEAREST, pairs)
+            near = await self._store.nearest(self._feeds[-1].model, vector, NEAREST, within)
         except VectorStoreError as error:
             self.store_error = str(error)
             log.warning("the vector store is away, memory is searched: %s", error)
-            return job
+            return {"deep_query": query}
         self.store_error = ""
         known = [(self._numbers[pair], score) for pair, score in near if pair in self._numbers]
-        numbers = array("I", [number for number, _ in known])
-        scores = array("f", [score for _, score in known])
-        return msgspec.structs.replace(
-            job, near_numbers=numbers.tobytes(), near_scores=scores.tobytes()
-        )
+        return {
+            "deep_query": query,
+            "near_numbers": array("I", [number for number, _ in known]).tobytes(),
+            "near_scores": array("f", [score for _, score in known]).tobytes(),
+        }
 
     async def _fill(self) -> None:
         """Give the process the kept vectors that it lacks, and take those that are outdated."""
@@ -327,7 +334,7 @@ class SemanticIndex:
         kept = await self._cache.load(server, feed.model)
         given = self._match(numbers, kept)
         if given:
-            held = {number: found.hash for number, found in given}
+            held = {number: self._tools[number].hash for number, _ in given}
             places = [self._servers[server]] * len(given)
             vectors = [found.vector for _, found in given]
             await self._process.rank(VectorRows(list(held), places, vectors, feed.is_deep))

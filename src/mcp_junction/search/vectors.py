@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
+from mcp_junction.search.ranking import Ranked, RankingJob
 
 
 class KeptVector(NamedTuple):
@@ -67,7 +67,7 @@ class RankingProcess(Protocol):
 
     async def embed(self, texts: Sequence[str]) -> list[bytes]: ...
 
-    async def rank(self, job: VectorRows | DropRows | RankJob) -> Ranked: ...
+    async def rank(self, job: RankingJob) -> Ranked: ...
 
 
 Embed = Callable[[Sequence[str]], Awaitable[list[bytes]]]

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
+from mcp_junction.search.ranking import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
 
@@ -81,7 +81,7 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
-Job = Embed | Classify | PoolServer | Cluster | Average | VectorRows | DropRows | RankJob
+Job = Embed | Classify | PoolServer | Cluster | Average | RankingJob
 Answer = Vectors | Verdicts | Groups | Ranked | Failed
 
 _encode = msgspec.msgpack.Encoder().encode

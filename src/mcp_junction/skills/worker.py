@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 import mcp_junction
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
+from mcp_junction.search.ranking import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.jobs import (
@@ -212,7 +212,7 @@ class ModelWorker:
     async def average(self, vectors: Sequence[bytes]) -> bytes:
         return (await self._ask(Average(list(vectors)), Vectors)).vectors[0]
 
-    async def rank(self, job: VectorRows | DropRows | RankJob) -> Ranked:
+    async def rank(self, job: RankingJob) -> Ranked:
         """Have the process hold or drop vectors, or rank by them. Raises ModelUnavailable."""
         return await self._ask(job, Ranked)
 

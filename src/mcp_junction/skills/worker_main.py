@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 
-from mcp_junction.search.ranking import DropRows, RankJob, VectorRows
 from mcp_junction.skills.jobs import (
     HEAD,
     Answer,
@@ -59,14 +58,10 @@ def answer(job: Job, model: LocalModel) -> Answer:
                 return Vectors([model.pool(server, tools)])
             case Cluster(vectors, servers):
                 return Groups(model.cluster(vectors, servers))
-            case RankJob():
-                return model.ranker.rank(job)
-            case VectorRows():
-                return model.ranker.put(job)
-            case DropRows():
-                return model.ranker.drop(job)
             case Average(vectors):
                 return Vectors([model.average(vectors)])
+            case _:
+                return model.ranker.answer(job)
     except Exception as error:  # noqa: BLE001 - whatever the model raises is the answer
         return Failed(repr(error)[:500])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -45,6 +45,18 @@ PUT_VECTOR: Final = (
     + " ON CONFLICT (tool_id, model) DO UPDATE SET hash = excluded.hash,"
     " embedding = excluded.embedding"
 )
+
+
+_PAGE: Final = 2_000
+
+
+class Membership(NamedTuple):
+    """That a tool has a skill."""
+
+    skill_id: str
+    tool_id: str
+    server_id: str
+    name: str
 
 
 class Skills(StoreTable):
@@ -248,13 +260,17 @@ class Classification(StoreTable):
         first = {(server, name): skill for skill, server, name in reversed(found)}
         return [(server, name, skill) for (server, name), skill in reversed(first.items())]
 
-    async def memberships(self) -> list[tuple[str, str, str]]:
-        """Read which tools have which skills, each as (skill, server's id, tool's name)."""
+    async def memberships(self, after: tuple[str, str] = ("", "")) -> list[Membership]:
+        """Read which tools have which skills: a page in the order of the ids of both."""
         query = Query(
-            "SELECT skill_members.skill_id, tools.server_id, tools.name FROM skill_members"
-            " JOIN tools ON tools.id = skill_members.tool_id WHERE tools.gone_at IS NULL"
+            "SELECT skill_members.skill_id, tools.id, tools.server_id, tools.name"
+            " FROM skill_members JOIN tools ON tools.id = skill_members.tool_id"
+            " WHERE (skill_members.skill_id, skill_members.tool_id) > (?, ?)"
+            " AND tools.gone_at IS NULL"
+            " ORDER BY skill_members.skill_id, skill_members.tool_id LIMIT ?",
+            (*after, _PAGE),
         )
-        return await self._database.read(query, lambda rows: [(r[0], r[1], r[2]) for r in rows])
+        return await self._database.read(query, lambda rows: [Membership(*row) for row in rows])
 
     async def own_memberships(self) -> list[tuple[str, str, str]]:
         """Read the same as by each tool alone: no other tool of its server has a part in that.

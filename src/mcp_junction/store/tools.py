@@ -90,9 +90,14 @@ class Tools(StoreTable):
         """Read the listed tools among these, each given as (server's id, tool's name)."""
         if not wanted:
             return []
-        pairs = ", ".join(["(?, ?)"] * len(wanted))
-        where = f"WHERE gone_at IS NULL AND (server_id, name) IN (VALUES {pairs})"
-        return await self._read(TOOLS_TABLE, where, *(part for one in wanted for part in one))
+        names: dict[str, list[str]] = {}
+        for server_id, name in wanted:
+            names.setdefault(server_id, []).append(name)
+        # By server: SQLite would go through the whole table for pairs, (a, b) IN (…).
+        having = "(server_id = ? AND name IN ({}))".format
+        any_of = " OR ".join(having(placeholders(some)) for some in names.values())
+        args = (arg for server_id, some in names.items() for arg in (server_id, *some))
+        return await self._read(TOOLS_TABLE, f"WHERE gone_at IS NULL AND ({any_of})", *args)
 
     async def reviewable(self) -> list[ToolRecord]:
         """Read the listed tools that are quarantined, flagged, or not in their pinned form."""

@@ -10,7 +10,7 @@ from typing import Final
 
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.search.ranking import DropRows, Ranked, RankJob, VectorRows
+from mcp_junction.search.ranking import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.offline import LocalModel
@@ -115,7 +115,7 @@ class InProcessModel:
         async with self._one_at_a_time:
             return await asyncio.to_thread(self._model.average, vectors)
 
-    async def rank(self, job: VectorRows | DropRows | RankJob) -> Ranked:
+    async def rank(self, job: RankingJob) -> Ranked:
         """Hold or drop vectors, or rank by them."""
         async with self._one_at_a_time:
             found = await asyncio.to_thread(answer, job, self._model)
