@@ -24,12 +24,12 @@ from mcp_junction.api.routes import (
     caller,
     link_next,
     mcp_error_responses,
-    read_cursor,
     read_model,
+    read_place,
     route_options,
-    write_cursor,
+    write_place,
 )
-from mcp_junction.errors import CursorError, NotFound, RequestError
+from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.approvals import Approvals
 from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
 from mcp_junction.store.approvals import ApprovalQuery, ApprovalRecord
@@ -95,10 +95,10 @@ async def list_approvals(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Response[list[Approval]]:
-    before = None if cursor is None else _read_place(cursor)
-    asked = ApprovalQuery(time.time(), pending, before, limit + 1)
+    asked = ApprovalQuery(time.time(), pending, read_place(cursor), limit + 1)
     found = await _approvals(context).table.read(asked)
-    more = write_cursor(_place(found[limit - 1])) if len(found) > limit else None
+    last = found[limit - 1] if len(found) > limit else None
+    more = None if last is None else write_place(last.requested_at, last.id)
     shown = [_show(context, record) for record in found[:limit]]
     return Response(shown, headers=link_next(request, more))
 
@@ -192,18 +192,6 @@ def _show(context: Context, record: ApprovalRecord) -> Approval:
         record.decided_by,
         record.note,
     )
-
-
-def _place(record: ApprovalRecord) -> tuple[Any, ...]:
-    return repr(record.requested_at), record.id
-
-
-def _read_place(cursor: str) -> tuple[float, str]:
-    try:
-        at, last = read_cursor(cursor)
-        return float(at), str(last)
-    except ValueError:
-        raise CursorError("is not a cursor of this list") from None
 
 
 ROUTES = Router(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from litestar import Response, Router, get, post
@@ -21,12 +21,12 @@ from mcp_junction.api.routes import (
     caller,
     link_next,
     mcp_error_responses,
-    read_cursor,
     read_model,
+    read_place,
     route_options,
-    write_cursor,
+    write_place,
 )
-from mcp_junction.errors import CursorError, NotFound, RequestError
+from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.escalations import Escalations
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
@@ -99,12 +99,13 @@ async def list_escalations(
         agent_id,
         None if server_id is None else _find_server(context, principal, server_id),
         None if acknowledged is None else not acknowledged,
-        None if cursor is None else _read_place(cursor),
+        read_place(cursor),
         limit + 1,
     )
     found = await _escalations(context).read(asked)
     found = [record for record in found if record.first_at >= beginning]
-    more = write_cursor(_place(found[limit - 1])) if len(found) > limit else None
+    last = found[limit - 1] if len(found) > limit else None
+    more = None if last is None else write_place(last.first_at, last.id)
     names = _names(context)
     shown = [_show(names, record) for record in found[:limit]]
     return Response(shown, headers=link_next(request, more))
@@ -175,18 +176,6 @@ def _show(names: dict[str, str], record: EscalationRecord) -> Escalation:
         record.acknowledged_by,
         record.note,
     )
-
-
-def _place(record: EscalationRecord) -> tuple[Any, ...]:
-    return repr(record.first_at), record.id
-
-
-def _read_place(cursor: str) -> tuple[float, str]:
-    try:
-        at, last = read_cursor(cursor)
-        return float(at), str(last)
-    except ValueError:
-        raise CursorError("is not a cursor of this list") from None
 
 
 ROUTES = Router(

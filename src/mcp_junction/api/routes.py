@@ -205,3 +205,19 @@ def read_cursor(text: str) -> Key:
         return tuple(msgspec.json.decode(raw, type=list[str | int]))
     except (binascii.Error, ValueError, msgspec.DecodeError):
         raise CursorError("is not a cursor of ours") from None
+
+
+def write_place(at: float, item_id: str) -> str:
+    """Encode as a cursor where an item stands in a list by time."""
+    return write_cursor((repr(at), item_id))
+
+
+def read_place(cursor: str | None) -> tuple[float, str] | None:
+    """Decode the place in a list by time; None is its beginning. Raises CursorError."""
+    if cursor is None:
+        return None
+    try:
+        at, item_id = read_cursor(cursor)
+        return float(at), str(item_id)
+    except ValueError:
+        raise CursorError("is not a cursor of this list") from None
