@@ -1,6 +1,7 @@
 """Conditions of grants: what they mean, what they are given, and what they must not cost."""
 
 import json
+import time
 from datetime import UTC, datetime
 
 import msgspec
@@ -134,13 +135,13 @@ def test_numbers_that_cel_has_not_and_large_arguments_deny(args, why):
 def test_a_condition_is_given_only_what_it_refers_to():
     condition = GrantCondition('args.a.b == 1 && args.c == 2 && agent.id == "ann"')
     facts = Facts(read_arguments(b'{"a": {"b": 1, "x": 2}, "c": 2, "d": 1e999}'))
-    given = condition._gather(facts, NOW)
+    given, _ = condition._gather(facts, NOW)
     assert given == {"args": {"a": {"b": 1}, "c": 2}, "agent": {}}
     assert facts.asked == ["args", "agent.id"]
     whole = GrantCondition('args.a == 1 || args.a.b == 1 || "d" in args')
     facts = Facts(read_arguments(b'{"a": {"b": 1, "x": 2}, "c": 2}'))
-    assert whole._gather(facts, NOW) == {"args": {"a": {"b": 1, "x": 2}, "c": 2}}
-    assert GrantCondition("now > now")._gather(facts, NOW) == {
+    assert whole._gather(facts, NOW)[0] == {"args": {"a": {"b": 1, "x": 2}, "c": 2}}
+    assert GrantCondition("now > now")._gather(facts, NOW)[0] == {
         "now": datetime.fromtimestamp(NOW, UTC)
     }
 
@@ -214,6 +215,29 @@ def test_bombs_are_refused_before_the_library_sees_them(source):
 )
 def test_what_would_take_long_is_denied_and_not_evaluated(source, args):
     assert "too long" in failure(source, args)
+
+
+HEAVY = [
+    ("args.l.all(x, x in args.l)", {"l": [7] * 75}),
+    ("args.l.all(x, x == 8 || x == 7)", {"l": [7] * 5_000}),
+    ("args.l.map(x, args.s + args.s).size() == 0", {"l": [1] * 30, "s": "x" * 4_000}),
+    (" && ".join(["args.s.contains('xy')"] * 12), {"s": "x" * 60_000 + "xy"}),
+    ("args.l == args.m", {"l": [[1] * 60] * 80, "m": [[1] * 60] * 80}),
+    ("args.l.all(x, !(x in args.l))", {"l": ["y" * 20 + str(n) for n in range(60)]}),
+]
+
+
+@pytest.mark.parametrize(("source", "args"), HEAVY)
+def test_the_heaviest_that_is_evaluated_is_evaluated_once_and_soon(source, args):
+    """The least CPU time of five tries: what the machine does beside does not count."""
+    condition, facts = GrantCondition(source), Facts(read_arguments(json.dumps(args).encode()))
+    assert "too long" not in (condition.find_failure(facts, NOW) or "")
+    taken = []
+    for _ in range(5):
+        began = time.thread_time()
+        condition.find_failure(facts, NOW)
+        taken.append(time.thread_time() - began)
+    assert min(taken) < 0.010
 
 
 # -- in decisions

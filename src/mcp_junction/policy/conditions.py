@@ -30,6 +30,8 @@ _MAX_VALUES: Final = 16_384
 """Members and items of what is read."""
 _MAX_WORK: Final = 4_000_000
 """The most that the parts of a condition and the weight of what it reads may be, multiplied."""
+_LIGHT: Final = 20_000
+"""The most that it may be where a condition may be evaluated twice."""
 _WEIGHT: Final = 64
 """What one value weighs beside its bytes."""
 _SMALLEST: Final = -(2**63)
@@ -152,10 +154,11 @@ class GrantCondition:
             ):
                 return None
         try:
-            given = self._gather(facts, now)
+            given, weight = self._gather(facts, now)
         except _Unusable as error:
             return str(error)
-        if self._execute_flat is not None and self._is_true_of(given):
+        is_light = weight <= _LIGHT  # anything else is evaluated once only
+        if is_light and self._execute_flat is not None and self._is_true_of(given):
             return None
         try:
             value = self._execute(given)
@@ -186,7 +189,7 @@ class GrantCondition:
     def explain(self, facts: ConditionFacts, now: float) -> list[PartValue]:
         """Evaluate each operand of its ``&&`` and ``||``. Raises ArgumentsError."""
         try:
-            given = self._gather(facts, now)
+            given, _ = self._gather(facts, now)
         except _Unusable as error:
             return [PartValue(self.source, str(error))]
         found = []
@@ -200,8 +203,8 @@ class GrantCondition:
             found.append(PartValue(text, shown))
         return found
 
-    def _gather(self, facts: ConditionFacts, now: float) -> dict[str, Any]:
-        """Collect what it refers to, and nothing else."""
+    def _gather(self, facts: ConditionFacts, now: float) -> tuple[dict[str, Any], int]:
+        """Collect what it refers to, and nothing else; return it with the work that it makes."""
         given: dict[str, Any] = {}
         measure = _ArgumentPicker()
         if self.reads_args:
@@ -216,10 +219,9 @@ class GrantCondition:
                 fields[name] = measure.pick(value, tree)
             elif value is not None:
                 fields[name] = value
-        measure.check(self._size, self._multiplies)
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
-        return given
+        return given, measure.check(self._size, self._multiplies)
 
 
 class _ArgumentPicker:
@@ -249,13 +251,16 @@ class _ArgumentPicker:
                     picked[name] = self.pick(found, inner)
         return picked
 
-    def check(self, parts: int, is_multiplied: bool) -> None:
-        """Refuse what is too much."""
+    def check(self, parts: int, is_multiplied: bool) -> int:
+        """Return how much work it makes; refuse what is too much."""
         if self.bytes > MAX_READ:
             raise _Unusable(_TOO_LARGE)
         weight = (self.bytes + self.values * _WEIGHT) * parts
-        if weight * (self.longest if is_multiplied else 1) > _MAX_WORK:
+        if is_multiplied:
+            weight *= self.longest
+        if weight > _MAX_WORK:
             raise _Unusable(_TOO_MUCH)
+        return weight
 
     def _copy(self, value: Any) -> Any:
         self.values += 1
