@@ -107,6 +107,26 @@ async def test_after_a_restart_it_goes_on_with_what_is_open(store):
     assert one.count == 3
 
 
+async def test_who_reads_while_they_are_being_stored_finds_them(store, monkeypatch):
+    process = Process(store)
+    process.fail()
+    begun, go_on, add = asyncio.Event(), asyncio.Event(), store.escalations.store
+
+    async def store_slowly(records):
+        begun.set()
+        await go_on.wait()
+        return await add(records)
+
+    monkeypatch.setattr(store.escalations, "store", store_slowly)
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as tasks:
+        first = tasks.create_task(process.read())
+        await begun.wait()
+        second = tasks.create_task(process.read())
+        await asyncio.sleep(0)
+        go_on.set()
+    assert len(first.result()) == len(second.result()) == 1
+
+
 async def test_pages_go_on_where_the_one_before_ended(store):
     process = Process(store)
     for number in range(5):

@@ -253,7 +253,8 @@ class WorldMaker:
         if random.random() < 0.3:
             grants.append(PlannedGrant("*", "note://*", (RESOURCES,)))
         random.shuffle(grants)
-        return tuple(grants)
+        unique = {(one.server, one.pattern, frozenset(one.kinds)): one for one in grants}
+        return tuple(unique.values())  # the same again would be the same grant, and replace it
 
     def _grant_for(self, item: Item) -> PlannedGrant:
         random, name = self.random, item.name

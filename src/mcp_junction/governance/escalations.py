@@ -69,6 +69,7 @@ class Escalations:
         self._open: dict[_Key, EscalationRecord] = {}
         self._changed: set[_Key] = set()
         self._wake = asyncio.Event()
+        self._storing = asyncio.Lock()
         self.lost = 0
         """Failures that were not recorded, because there were too many."""
 
@@ -151,6 +152,11 @@ class Escalations:
                 await self._clock.sleep(_RETRY)
 
     async def _store(self) -> None:
+        """Store what has changed; who reads then waits for what is being stored already, too."""
+        async with self._storing:
+            await self._store_changed()
+
+    async def _store_changed(self) -> None:
         changed, self._changed = self._changed, set()
         records = [self._open[key] for key in changed if key in self._open]
         if not records:
