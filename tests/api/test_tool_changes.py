@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
-from tests.plugin_rest import SERVERS
+from tests.plugin_rest import SERVERS, serve_api
 from tests.registry.toolbox import BOUND, Toolbox, tool, until
 
 from mcp_junction.config.load import load
@@ -263,3 +263,42 @@ async def test_one_spelling_of_two_tools_is_told_apart_by_id(gateway, tmp_path):
         for meant in answer.json()["context"]["candidates"]:
             shown = (await served.client().get(f"{TOOLS}/{meant['id']}/changes")).json()
             assert shown["source_server"]["name"] == meant["server"]
+
+
+@pytest.mark.req("R-REVOKE", "S-08")
+async def test_a_decision_holds_in_other_processes_of_the_store_soon(opener):
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(Toolbox([tool("echo")]))
+        here = await serve_api(stack, opener)
+        given = {"transport_type": "HTTP", "connection_config": {"url": server.url}}
+        await here.register("box", **given)
+        there = await serve_api(stack, opener, only=("admin",))
+        there.keys |= here.keys
+        await there.until("box", "CONNECTED")
+        box = Box(here, server)
+
+        async def until_called(status: int) -> None:
+            async with asyncio.timeout(BOUND):
+                while (await there.call("box.echo")).status_code != status:
+                    await asyncio.sleep(0.02)
+
+        await until_called(200)
+        digest = (await box.changes())["hash"]
+        assert (await box.decide("block", digest)).status_code == 200
+        await until_called(404)
+        assert (await box.decide("approve", digest)).status_code == 200
+        await until_called(200)
+
+
+async def test_a_server_that_is_removed_leaves_no_settings_behind(box):
+    made = await box()
+    await made.pull(tool("echo", annotations={"destructiveHint": True}))
+    path = "/api/v1/mcp/tools/box/echo"
+    assert (await made.served.client().patch(path, json={"risk": "high"})).status_code == 200
+    settings = made.served.junction.governance.tool_settings
+    server_id = (await made.served.client().get(f"{SERVERS}/box")).json()["id"]
+    assert settings.of_server(server_id)
+    assert settings.risk_of(server_id, "echo", None).level == "high"
+    assert (await made.served.client().delete(f"{SERVERS}/box")).status_code == 204
+    assert settings.of_server(server_id) == []
+    assert settings.risk_of(server_id, "echo", None).level == "low"

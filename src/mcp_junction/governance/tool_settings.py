@@ -93,6 +93,10 @@ class ToolSettings:
         return {server for server in servers if before.get(server) != after.get(server)}
 
     def forget_server(self, server_id: str) -> None:
-        """Drop the settings of a server that was removed."""
-        if self._by_server.pop(server_id, None) is not None:
-            self.generation += 1
+        """Drop all that is known of the tools of a server that was removed for good.
+
+        One that is only absent from the config file keeps it: it may come back.
+        """
+        self._by_server.pop(server_id, None)
+        self._destructive = {tool for tool in self._destructive if tool[0] != server_id}
+        self.generation += 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,11 +45,15 @@ class ToolSettingAdministration:
     """Reads, follows and changes the settings of tools."""
 
     def __init__(
-        self, context: RegistryContext, on_changed: Callable[[Member, bool], None]
+        self,
+        context: RegistryContext,
+        on_changed: Callable[[Member, bool], None],
+        on_look: Callable[[Mapping[str, int]], Awaitable[None]],
     ) -> None:
         """``on_changed`` is told of each member whose tools have other settings; and whether other
-        versions may be compatible."""
+        versions may be compatible. ``on_look`` is given the generations at each look."""
         self._context = context
+        self._on_look = on_look
         self._settings = context.tool_settings
         self._on_changed = on_changed
         self._lock = asyncio.Lock()
@@ -65,7 +69,9 @@ class ToolSettingAdministration:
         """Read the settings if they have changed."""
         store = self._context.store
         async with self._lock:
-            generation = (await store.generations()).get(TOOL_SETTINGS_TOPIC, 0)
+            generations = await store.generations()
+            await self._on_look(generations)
+            generation = generations.get(TOOL_SETTINGS_TOPIC, 0)
             if generation == self._generation:
                 return
             found = await store.tool_settings.all()

@@ -45,6 +45,8 @@ TOOLS_TABLE = Table(
     salvage=_salvage,
 )
 TOOLS_TOPIC: Final = "tools"
+DECISIONS_TOPIC: Final = "tool_decisions"
+"""What people decided about tools; they are in TOOLS_TOPIC as well."""
 SKILLS_TOPIC: Final = "skills"
 _WRITTEN = (
     "position", "definition", "hash", "pinned_definition", "quarantined", "is_classified",
@@ -106,6 +108,11 @@ class Tools(StoreTable):
             "WHERE gone_at IS NULL AND (quarantined OR hash <> pinned_hash OR flags <> '[]')"
             " ORDER BY server_id, position, name",
         )
+
+    async def decided(self) -> list[ToolRecord]:
+        """Read the listed tools that a person has approved or blocked."""
+        where = "WHERE gone_at IS NULL AND (blocked OR approved_flags IS NOT NULL)"
+        return await self._read(TOOLS_TABLE, where)
 
     async def by_id(self, tool_id: str) -> ToolRecord | None:
         """Read a listed tool by its id."""
@@ -333,6 +340,7 @@ def _decide(server_id: str, name: str, digest: str, assignments: str) -> Script[
     )
     if rows:
         yield bump(TOOLS_TOPIC)
+        yield bump(DECISIONS_TOPIC)
         return TOOLS_TABLE.record(rows[0])
     found = yield Query(
         "SELECT hash FROM tools WHERE server_id = ? AND name = ? AND gone_at IS NULL",
