@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.invisible.questions import Questions
 from tests.invisible.trouble import Trouble
-from tests.invisible.twins import EVENTS, Question, Twins
+from tests.invisible.twins import ACKNOWLEDGED, EVENTS, Question, Twins
 from tests.invisible.worlds import RESOURCES, TOOLS, WorldMaker
 from tests.registry.toolbox import until
 
@@ -111,7 +111,7 @@ class Comparison:
 
 def _may_echo(stream: str, line: str) -> bool:
     """Whether a line of a stream may repeat what the agent has said."""
-    return stream == EVENTS or "notifications/subscriptions/acknowledged" in line
+    return stream == EVENTS or ACKNOWLEDGED in line
 
 
 async def compare(folder: Path, vault: Any, seed: int, questions: int) -> tuple[list[str], int]:

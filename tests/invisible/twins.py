@@ -30,6 +30,7 @@ AGENT = "the-agent"
 MOST_PAGES = 50
 EVENTS = "events"
 CHANGED = "notifications/{}/list_changed"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
 @dataclass
@@ -135,7 +136,10 @@ class Gateway:
         params = {"notifications": wants, "_meta": META}
         headers = {**ACCEPTED, "mcp-protocol-version": NEWER, "mcp-method": "subscriptions/listen"}
         asked = frame("subscriptions/listen", params)
-        await self._open(f"stateless {path}", method="POST", url=path, json=asked, headers=headers)
+        name = f"stateless {path}"
+        await self._open(name, method="POST", url=path, json=asked, headers=headers)
+        if self.heard[name][0].startswith("200"):  # what comes next comes after its subscriptions
+            await until(lambda: any(ACKNOWLEDGED in line for line in self.heard[name]))
 
     async def follow_events(self) -> None:
         """Follow the events of the agent's own calls."""
