@@ -279,7 +279,7 @@ async def test_a_decision_holds_in_other_processes_of_the_store_soon(opener):
 
         async def until_called(status: int) -> None:
             async with asyncio.timeout(BOUND):
-                while (await there.call("box.echo")).status_code != status:
+                while (await there.call("box.echo")).status_code != status:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
         await until_called(200)

@@ -9,7 +9,7 @@ from tests.calls.world import World, body
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import OF_TASKS, TASKS, Address
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
-from mcp_junction.eras.tickets import SealedTask
+from mcp_junction.eras.tickets import SealedTask, server_ref
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import INVALID_PARAMS, Era
@@ -38,7 +38,9 @@ class Workers:
 
     def sealed(self, server: str, endpoint: Endpoint = EVERYTHING) -> str:
         seal = self.world.parked_calls.seal
-        return seal.seal_task(SealedTask("1", server), LOCAL_OWNER, endpoint.name)
+        known = self.servers.get(server)
+        ref = server if known is None else server_ref(known.definition)
+        return seal.seal_task(SealedTask("1", ref), LOCAL_OWNER, endpoint.name)
 
     async def ask(
         self,

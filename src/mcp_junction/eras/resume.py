@@ -22,7 +22,7 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import with_name
 from mcp_junction.catalog.items import Route
 from mcp_junction.eras.parked import ParkedCall, ParkedCalls
-from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner
+from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner, server_ref
 from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import (
@@ -203,7 +203,14 @@ def owner_of(call: Call, route: Route) -> TicketOwner:
     user, endpoint = call.user, call.caller.endpoint.name
     hashed = digest(with_name(call.method, params, route.raw_name))
     return TicketOwner(
-        user.id, user.role.value, endpoint, *route.pair, call.method, hashed, user.acting_for
+        user.id,
+        user.role.value,
+        endpoint,
+        server_ref(route.upstream.definition),
+        route.pair.name,
+        call.method,
+        hashed,
+        user.acting_for,
     )
 
 

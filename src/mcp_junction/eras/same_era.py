@@ -16,7 +16,7 @@ from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import ASKING, OF_TASKS
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import NO_STATE, continuation_of, owner_of, state_text
-from mcp_junction.eras.tickets import SealedTask
+from mcp_junction.eras.tickets import SealedTask, server_ref
 from mcp_junction.errors import RequestStateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import INTERNAL_ERROR
@@ -86,8 +86,9 @@ class StatelessAdapter:
         task = frames.text(members.get("taskId"))
         if task is None:
             return payload
-        call, (server, name) = attempt.call, attempt.route.pair
-        made = SealedTask(task, server, call.address.kind.name, name)
+        call, route = attempt.call, attempt.route
+        server = server_ref(route.upstream.definition)
+        made = SealedTask(task, server, call.address.kind.name, route.pair.name)
         sealed = self._parked_calls.seal.seal_task(made, call.user, call.caller.endpoint.name)
         members["taskId"] = Raw(encode.dumps(sealed))
         return encode.dumps(members)

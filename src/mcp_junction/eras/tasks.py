@@ -12,8 +12,9 @@ from typing import Final
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Handler
+from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, ListKind, Route, timeout_for
-from mcp_junction.eras.tickets import Seal, SealedTask
+from mcp_junction.eras.tickets import Seal, SealedTask, server_ref
 from mcp_junction.errors import RequestStateError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Pair
@@ -43,23 +44,28 @@ class ResolveTask:
         except RequestStateError:
             return None
         catalog = call.snapshot.catalog
-        offering = catalog.offerings.get(task.server)
-        if offering is None or not catalog.has_server(caller.scope, task.server):
+        upstream = _find_server(catalog, task.server)
+        if upstream is None or not catalog.has_server(caller.scope, upstream.key):
             return None
-        upstream = offering.upstream
         timeout = timeout_for(upstream, catalog.timeout)
         kind = _KINDS.get(task.kind)
         if kind is not None:
             call.origin = _find_origin(call, kind, task, upstream, timeout), kind
         raw = Raw(encode.dumps(task.id))
-        return Route(upstream, Pair(task.server, task.id), f"{task.server} task", raw, timeout)
+        return Route(upstream, Pair(upstream.key, task.id), f"{upstream.key} task", raw, timeout)
+
+
+def _find_server(catalog: Catalog, ref: str) -> Upstream | None:
+    """Find the server that a sealed id names."""
+    upstreams = (offering.upstream for offering in catalog.offerings.values())
+    return next((one for one in upstreams if server_ref(one.definition) == ref), None)
 
 
 def _find_origin(
     call: Call, kind: ListKind, task: SealedTask, upstream: Upstream, timeout: float
 ) -> Route:
     """Find the route of what made a task; one without an item when it is not listed any more."""
-    caller, catalog, pair = call.caller, call.snapshot.catalog, Pair(task.server, task.name)
+    caller, catalog, pair = call.caller, call.snapshot.catalog, Pair(upstream.key, task.name)
     if kind is RESOURCES:
         found = catalog.resources(caller.scope).find(task.name)
     else:
@@ -69,7 +75,7 @@ def _find_origin(
     if found is not None and found.pair == pair:
         return found
     raw = Raw(encode.dumps(task.name))
-    return Route(upstream, pair, f"{task.server} {task.name}", raw, timeout)
+    return Route(upstream, pair, f"{upstream.key} {task.name}", raw, timeout)
 
 
 async def _unknown(call: Call) -> Outcome:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal
 
@@ -22,6 +23,11 @@ _NONCE: Final = 12
 _TASK: Final = "task"
 
 
+def server_ref(definition: ServerDefinition) -> str:
+    """Name a server in what is sealed: by its id, which no other server that takes its name has."""
+    return definition.id or definition.key
+
+
 class TicketOwner(msgspec.Struct, frozen=True, array_like=True):
     """Who may use a ticket, and for what."""
 
@@ -29,6 +35,7 @@ class TicketOwner(msgspec.Struct, frozen=True, array_like=True):
     role: str
     endpoint: str
     server: str
+    """See ``server_ref``."""
     name: str
     method: str
     digest: str = ""
@@ -70,6 +77,7 @@ class SealedTask(NamedTuple):
 
     id: str
     server: str
+    """See ``server_ref``."""
     kind: str = ""
     """``tools``, ``prompts`` or ``resources``; empty in an id from before this was sealed."""
     name: str = ""
