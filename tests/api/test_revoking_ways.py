@@ -1,5 +1,5 @@
-"""R-REVOKE on the less trodden ways: tasks, fallbacks, ``call_tool``, completions, and a server that
-another one takes the place of."""
+"""R-REVOKE on the less trodden ways: tasks, fallbacks, ``call_tool`` and completions; and what goes
+to no other server."""
 
 import asyncio
 from contextlib import AsyncExitStack

@@ -328,10 +328,7 @@ class Registry:
                 return member.status.value, pending
 
     async def remove(self, ref: str, actor: Principal, if_match: int | None = None) -> None:
-        """Remove a server, an absent one too; calls under way may end.
-
-        Raises NotFound, FileOwned, VersionConflict.
-        """
+        """Remove a server; calls under way may end. Raises NotFound, FileOwned, VersionConflict."""
         if self._members.find(ref) is None:
             await self.absent.remove(ref, actor, if_match)
             return
