@@ -36,8 +36,7 @@ from mcp_junction.store.records import AuditPage
 TAG: Final = 16
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
-_encode = msgspec.json.Encoder().encode
-encode_row: Final = _encode
+_encode = encode_row = msgspec.json.Encoder().encode
 """Encodes the fields of an AuditRow, in their order."""
 ROWS_A_TURN: Final = 32
 _TURNS: Final = 16
@@ -143,7 +142,6 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
                 None if self.task_id is None else clean_text(self.task_id),
             )
         )
-
         agent, tool = self.agent_id, self.tool_name
         key = (
             names[self.actor],
