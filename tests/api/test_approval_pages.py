@@ -10,6 +10,7 @@ from tests.api.mcp_client import HELLO, META, Handshake, Stateless, frame, post
 from tests.api.test_approvals import APPROVALS, ARGS, World, open_world
 from tests.registry.toolbox import BOUND, Toolbox, tool
 
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.store.records import AuditQuery
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
@@ -225,3 +226,30 @@ async def test_what_is_shown_is_escaped_redacted_and_revealed_on_record(world):
     await world.served.audit.flush()
     rows = await world.served.context.store.audit.rows(AuditQuery(kind="outcome", limit=100))
     assert "approval.reveal" in {row.action for row in rows}
+
+
+async def test_nothing_is_hidden_in_what_an_approver_sees(world):
+    """Neither behind a long text nor by what turns or hides letters."""
+    long = "a" * 1_500 + " && rm -rf /"
+    await world.ask({"path": long, "turned": "safe\u202egnp.exe", "hidden": "a\u200bb"})
+    (shown,) = (await world.served.client().get(APPROVALS)).json()
+    assert "(512 more characters)" in shown["preview"]
+    assert "\\u202e" in shown["preview"]
+    assert "\\u200b" in shown["preview"]
+    assert shown["preview"].isprintable()
+    many = await world.ask({f"k{n}": "b" * 900 for n in range(9)})
+    cut = (await world.served.client().get(f"{APPROVALS}/{many}")).json()["preview"]
+    assert cut.endswith("more characters)")
+    async with Browser(world, shown["id"]) as browser:
+        await browser.show_key("admin")
+        told = (await browser.press("reveal")).text
+        assert "rm -rf /" in told
+        assert "\u202e" not in told
+
+
+async def test_a_known_secret_does_not_show_where_a_text_is_cut(world):
+    secret = "s3cr3t-0123456789abcdef"
+    KNOWN.learn_value(secret)
+    await world.ask({"text": "x" * 990 + secret + "y" * 50})
+    (shown,) = (await world.served.client().get(APPROVALS)).json()
+    assert "s3cr3t" not in shown["preview"]

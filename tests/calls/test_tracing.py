@@ -3,13 +3,15 @@
 import random
 
 import pytest
+from tests.calls.judged_world import JudgedWorld, grant
 from tests.calls.test_fallback import REFUSED, TWO, FallbackWorld
 
 from mcp_junction.calls.otlp_sender import MAX_QUEUED, OtlpSender
 from mcp_junction.calls.pipeline import ExtraStage
-from mcp_junction.calls.tracing import AttemptTracing, CallTracing, Tracing
+from mcp_junction.calls.tracing import AttemptTracing, CallTracing, Tracing, _describe
 from mcp_junction.telemetry.otlp import MAX_SERIES, Durations, encode_metrics, read_traceparent
 from mcp_junction.testing.fakes import FakeClock
+from mcp_junction.testing.link import FakeUpstream
 
 
 def make(share: float = 1.0, chance=random.random) -> Tracing:
@@ -105,3 +107,16 @@ def test_there_are_never_too_many_series():
     made = durations.encode(1)
     assert len(made["histogram"]["dataPoints"]) == MAX_SERIES
     assert encode_metrics([durations], 1, {}).startswith(b'{"resourceMetrics"')
+
+
+async def test_a_span_shows_no_secret_of_an_address():
+    world = JudgedWorld(one := FakeUpstream("one", ["echo"]))
+    world.give(grant("*", kinds=("resources",)))
+    uri = "db://user:pass-word-1234@host/table?key=abcdef"
+    world.offer(one, resources=[{"uri": uri, "name": "t"}])
+    call = world.ask(uri, method="resources/read")
+    await world.run(call)
+    shown = _describe(call, "")["mcp.resource.uri"]
+    assert shown.startswith("db://")
+    assert "pass-word" not in shown
+    assert "abcdef" not in shown

@@ -372,6 +372,12 @@ def test_what_others_write_is_bounded_as_arguments_are(agent, tool):
         assert failure(source, {"names": ["x"]}, agent=small) is None  # only what it reads
 
 
+def test_a_long_name_of_a_client_is_bounded_too():
+    source = " || ".join(["request.client.contains('xy')"] * 60)
+    assert "larger than" in failure(source, request={"client": "x" * 1_000_000})
+    assert failure(source, request={"client": "xy"}) is None
+
+
 def test_the_name_of_an_argument_may_be_written_with_escapes():
     args = {'a"b\\c\u00e9\n': 1}
     assert failure("args['a\\\"b\\\\c\\u00e9\\n'] == 1", args) is None

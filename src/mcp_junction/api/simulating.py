@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
@@ -86,7 +88,8 @@ async def simulate_change(request: AnyRequest, context: Context) -> SimulationRe
         before, after = await _make_sets(context, asked, request)
     query = AuditQuery(agent=before.agent_id, limit=asked.last)
     rows = await context.store.audit.rows(query)
-    found = simulate(before, after, _read_calls(context, rows), time.time())
+    counted = await asyncio.to_thread(_count_calls, rows)
+    found = simulate(before, after, _read_calls(context, counted), time.time())
     changed = [
         SimulatedCalls(
             one.target.server, one.target.name, one.target.kind, one.before, one.after, one.times
@@ -123,24 +126,31 @@ async def _make_sets(
     return before, live.make_set(gone.agent_id, kept)
 
 
-def _read_calls(context: Context, rows: list[AuditRow]) -> Iterator[PastCalls]:
-    """Make calls of rows of the audit; its intents are counted with their outcomes."""
-    known, names = context.registry.tools.known, context.server_names
+def _count_calls(rows: list[AuditRow]) -> Counter[tuple[str, str, str]]:
+    """Count the calls of rows by kind, server and name; intents count with their outcomes."""
+    times: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
         kind = KIND_OF.get(row.action)
         if row.kind == "intent" or kind is None or row.server_id is None or row.tool_name is None:
             continue
-        tool = known.find(row.server_id, row.tool_name) if kind.capability == "tools" else None
-        server = names.get(row.server_id, row.server_id)
+        times[kind.capability, row.server_id, row.tool_name] += _count(row)
+    return times
+
+
+def _read_calls(context: Context, counted: Counter[tuple[str, str, str]]) -> Iterator[PastCalls]:
+    """Make calls of what was counted."""
+    known, names = context.registry.tools.known, context.server_names
+    for (kind, server_id, name), times in counted.items():
+        tool = known.find(server_id, name) if kind == "tools" else None
         target = CallTarget(
-            row.server_id,
-            row.tool_name,
-            kind.capability,
+            server_id,
+            name,
+            kind,
             NO_RISK if tool is None else tool.state.risk,
-            server=server,
+            server=names.get(server_id, server_id),
             annotations=None if tool is None else tool.item.members.get("annotations"),
         )
-        yield PastCalls(target, _count(row))
+        yield PastCalls(target, times)
 
 
 def _count(row: AuditRow) -> int:

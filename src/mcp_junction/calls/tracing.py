@@ -25,6 +25,7 @@ from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, Route
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import LATEST_STATELESS, STATELESS
+from mcp_junction.redaction.connections import mask_url
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.telemetry.otlp import (
     CLIENT,
@@ -303,7 +304,7 @@ def _describe(call: Call, error: str) -> dict[str, str | int]:
     elif route is not None and kind is PROMPTS:
         attributes["gen_ai.prompt.name"] = route.canonical
     elif route is not None and kind is RESOURCES:
-        attributes["mcp.resource.uri"] = route.pair.name.partition("?")[0]  # it may hold a key
+        attributes["mcp.resource.uri"] = mask_url(route.pair.name).partition("?")[0]
     if error:
         attributes["error.type"] = error
     return attributes

@@ -22,6 +22,7 @@ from mcp_junction.errors import AlreadyDecided, NotFound, NotPermitted, StoreErr
 from mcp_junction.policy.approvals import ApprovalState, ApprovedCall, explain_approver_refusal
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.principal import Principal
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import clean, redact_value
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.approvals import APPROVED, PENDING, ApprovalRecord, ApprovalTable
@@ -34,6 +35,8 @@ DECIDED: Final = "approval.decided"
 MAX_PENDING: Final = 100
 """Requests of one agent that may wait for somebody."""
 _PREVIEW: Final = 4_000
+_TEXT: Final = 1_000
+"""Characters of a preview, and of one text in it."""
 _KEPT: Final = 256 * 1024
 """Bytes of arguments that are kept to be revealed."""
 _POLL: Final = 0.2
@@ -222,6 +225,31 @@ _DAY: Final = 24 * 3600.0
 
 
 def _make_preview(arguments: bytes) -> str:
-    """Show arguments without secrets, cut where they are long."""
-    text = msgspec.json.encode(redact_value(msgspec.json.decode(arguments or b"{}"))).decode()
-    return clean(text if len(text) <= _PREVIEW else f"{text[: _PREVIEW - 1]}…")
+    """Show arguments without secrets; where something is left out, say how much."""
+    shown = redact_value(_cut_texts(msgspec.json.decode(arguments or b"{}")))
+    text = show_hidden(clean(msgspec.json.encode(shown).decode()))
+    left_out = len(text) - _PREVIEW
+    return text if left_out <= 0 else f"{text[:_PREVIEW]}… ({left_out} more characters)"
+
+
+def show_hidden(text: str) -> str:
+    """Write what cannot be seen, or turns the direction of a text, as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t" else _escape(one) for one in text)
+
+
+def _escape(one: str) -> str:
+    return one.encode("unicode_escape").decode("ascii")
+
+
+def _cut_texts(value: Any) -> Any:
+    """Cut long texts, and say so: an end that nobody sees must not be approved unseen."""
+    if isinstance(value, dict):
+        return {name: _cut_texts(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_cut_texts(inner) for inner in value]
+    if not isinstance(value, str) or len(value) <= _TEXT:
+        return value
+    known = KNOWN.redact(value)  # before it is cut: the rest of a secret would not be known
+    return f"{known[:_TEXT]}… ({len(value) - _TEXT} more characters)"

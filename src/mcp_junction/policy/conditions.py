@@ -215,10 +215,8 @@ class GrantCondition:
         for root, name, tree in self._fields:
             value = facts.read_field(root, name)
             fields = given.setdefault(root, {})
-            if type(value) is dict:  # claims and annotations, which others write, too
+            if value is not None:  # callers, issuers and servers write it, as arguments
                 fields[name] = measure.pick(value, tree)
-            elif value is not None:
-                fields[name] = value
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
         return given, measure.check(self._size, self._multiplies)

@@ -15,7 +15,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from mcp_junction.errors import AlreadyDecided, NotFound, NotPermitted, StoreError
-from mcp_junction.governance.approvals import PAGES, Approvals
+from mcp_junction.governance.approvals import PAGES, Approvals, show_hidden
 from mcp_junction.listener.http.host import Receive, Scope, Send
 from mcp_junction.listener.http.pages import (
     Cookie,
@@ -33,6 +33,7 @@ _WHOSE: Final = "the key of somebody who may approve calls (an admin's or an orc
 _COVERS: Final = (
     "What the server asks its client during the call, and what that answers, is not covered."
 )
+_NOT_KEPT: Final = "They were too long to be kept."
 
 
 class ApprovalPages:
@@ -98,7 +99,7 @@ class ApprovalPages:
         done = form["do"]
         if done == "reveal":
             record, arguments = await self._approvals.reveal(record.id, principal)
-            shown = arguments.decode() if arguments else "They were too long to be kept."
+            shown = show_hidden(arguments.decode()) if arguments else _NOT_KEPT
             await self._show(send, principal, record, shown, [])
         elif done in ("approve", "deny"):
             note = form.get("note", "").strip()[:MAX_NOTE] or None
