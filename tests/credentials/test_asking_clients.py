@@ -9,12 +9,15 @@ from tests.credentials.world import entry, running, text_of, until
 
 from mcp_junction.calls.call import tool_call
 from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.catalog.items import TOOLS
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED, URL_ELICITATION_REQUIRED
 from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.testing.issuer import FakeIssuer
 
 pytestmark = pytest.mark.timeout(60)
+ANN = Principal("ann", Role.AGENT)
+CANDIDATES = ("crm:sign_in", "crm:whoami", "crm:write")
 BY_URL = {"elicitation": Raw(b'{"url":{}}')}
 
 
@@ -68,15 +71,15 @@ async def test_an_older_client_is_named_the_link_and_told_when_it_was_used(world
     assert text_of(await world.call(caller=session)) == "alice"
 
 
-async def again(world, caller, result, action):
+async def again(world, caller, result, action, name="crm:whoami"):
     answers = {"sign_in": {"action": action}}
     params = {
-        "name": Raw(b'"crm:whoami"'),
+        "name": Raw(json.dumps(name).encode()),
         "arguments": Raw(b"{}"),
         "requestState": Raw(json.dumps(result["requestState"]).encode()),
         "inputResponses": Raw(json.dumps(answers).encode()),
     }
-    call = tool_call(caller, world.junction.snapshot, "crm:whoami", params)
+    call = tool_call(caller, world.junction.snapshot, name, params)
     return await asyncio.wait_for(call.snapshot.handle(call), 20)
 
 
@@ -106,5 +109,52 @@ async def test_agents_get_no_link_to_a_sign_in_that_all_share(world):
     agent = Principal("ann", Role.AGENT)
     for caller in (world.session_of(agent), stateless(world, BY_URL, agent)):
         refused = await world.call(caller=caller)
+        assert refused.code == SIGN_IN_NEEDED
+        assert "/oauth/" not in bytes(refused.payload).decode()
+
+
+def tools_of(world):
+    caller = world.session
+    view = world.junction.snapshot.catalog.show(caller.spelling, TOOLS, caller.scope)
+    return [name for name in CANDIDATES if view.find(name) is not None]
+
+
+async def test_a_server_whose_tools_are_not_known_lists_the_way_to_its_sign_in(issuer, store):
+    async with running(store, {"crm": entry(issuer)}) as world:
+        await world.settled()
+        assert tools_of(world) == ["crm:sign_in"]
+        refused = await world.call("crm:sign_in")
+        assert refused.code == SIGN_IN_NEEDED
+        assert "/oauth/start/" in refused.message
+        caller = stateless(world, BY_URL)
+        asked = json.loads(bytes((await world.call("crm:sign_in", caller=caller)).payload))
+        assert asked["inputRequests"]["sign_in"]["params"]["mode"] == "url"
+        coming = asyncio.ensure_future(again(world, caller, asked, "accept", "crm:sign_in"))
+        await world.sign_in()
+        await world.connected()
+        await until(lambda: tools_of(world) == ["crm:whoami", "crm:write"])
+        assert "Signed in" in text_of(await coming)
+        assert "Signed in" in text_of(await world.call("crm:sign_in"))
+        assert issuer.count("call") == 0, "the server never hears of it"
+
+
+async def test_known_tools_stay_listed_while_nobody_is_signed_in(issuer, store):
+    async with running(store, {"crm": entry(issuer)}) as world:
+        await world.settled()
+        await world.sign_in()
+        await world.connected()
+        await until(lambda: len(tools_of(world)) == 2)
+        await world.credentials.log_out(world.source())
+        upstream = world.junction.servers["crm"]
+        upstream.link.mark_lost("the test")
+        await until(lambda: upstream.link is None and upstream.missing_credential is not None)
+        assert tools_of(world) == ["crm:whoami", "crm:write"]
+        assert (await world.call()).code == SIGN_IN_NEEDED
+
+
+async def test_agents_are_not_sent_to_the_operators_own_sign_in(issuer, store):
+    async with running(store, {"crm": entry(issuer, type="oauth", per="agent")}) as world:
+        await world.settled()
+        refused = await world.call("crm:sign_in", caller=world.session_of(ANN))
         assert refused.code == SIGN_IN_NEEDED
         assert "/oauth/" not in bytes(refused.payload).decode()

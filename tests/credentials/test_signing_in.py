@@ -5,11 +5,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from tests.api.mcp_client import Stateless
 from tests.credentials.world import fetch
 from tests.keyring import grant_all
 from tests.plugin_rest import SERVERS
 
 from mcp_junction.policy.principal import Role
+from mcp_junction.protocol.versions import SIGN_IN_NEEDED
 from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(60)
@@ -204,6 +206,25 @@ async def test_a_sign_out_that_the_issuer_refuses_is_told_and_the_tokens_are_gon
     rows = (await served.client().get("/api/v1/mcp/audit?limit=100")).json()
     (failed, _) = [row for row in rows if row["action"] == "auth.revocation_failed"]
     assert "revocation at 127.0.0.1: it answered HTTP 400" in str(failed)
+
+
+async def test_the_way_to_a_sign_in_is_listed_and_nothing_of_it_is_stored(served, issuer):
+    await register(served, issuer)
+    admin = await Stateless.open(served, "admin")
+    tools = (await admin.send("tools/list"))["result"]["tools"]
+    assert [tool["name"] for tool in tools] == ["crm.sign_in"]
+    refused = await admin.send("tools/call", {"name": "crm.sign_in", "arguments": {}})
+    assert refused["error"]["code"] == SIGN_IN_NEEDED
+    assert "/oauth/start/" in refused["error"]["message"]
+    agent = await Stateless.open(served, "agent")  # may use everything, but all share the sign-in
+    refused = await agent.send("tools/call", {"name": "crm.sign_in", "arguments": {}})
+    assert "/oauth/" not in str(refused)
+    shown = (await served.client().get(f"{SERVERS}/crm")).json()
+    assert shown["tool_count"] == 0
+    _, stranger = await served.ring.create(Role.AGENT, "nobody", "test")
+    served.keys["nobody"] = stranger
+    nothing = await (await Stateless.open(served, "nobody")).send("tools/list")
+    assert nothing["result"]["tools"] == [], "who may not use the server does not see it"
 
 
 async def test_a_server_that_nobody_signs_in_to_says_so(served, issuer):

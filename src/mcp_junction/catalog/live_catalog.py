@@ -18,6 +18,7 @@ from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.discovery import Listing, discover, warn_once
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
+from mcp_junction.catalog.own_tools import sign_in_offer
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.config.settings import ALL as EVERYTHING_LISTED
@@ -139,7 +140,8 @@ class LiveCatalog:
                 self._place(server)
                 self._expect_again(server)
             case ServerChange.STATE if _is_down(server):
-                self.remove(server)
+                wants_sign_in = server.missing_credential is not None
+                self._offer_sign_in(server) if wants_sign_in else self.remove(server)
             case ServerChange.STOPPING:
                 self.remove(server)
             case ServerChange.LISTS | ServerChange.RENEWED:
@@ -223,6 +225,13 @@ class LiveCatalog:
         known = self.catalog.offering(server.key)
         if known is not None:
             self.expect(msgspec.structs.replace(known, upstream=server), listed=True)
+
+    def _offer_sign_in(self, server: Upstream) -> None:
+        """List what a server offered before it wanted a sign-in; else the way to that alone."""
+        known = self.catalog.offering(server.key)
+        if known is None or not known.tools:
+            known = ServerLists(server, tools=(sign_in_offer(server.key),))
+        self.expect(msgspec.structs.replace(known, upstream=server), listed=True)
 
     def _show_again(self, server: Upstream) -> None:
         """Show what may be shown of a server now."""

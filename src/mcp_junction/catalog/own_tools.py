@@ -1,4 +1,7 @@
-"""Definitions of Junction's own three tools, which have the same names in every spelling."""
+"""Definitions of Junction's own three tools, which have the same names in every spelling.
+
+And of the one tool that a server has in a list while it wants a sign-in and its own are not known.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from mcp_junction.protocol import encode
 FIND: Final = "find_tools"
 DESCRIBE: Final = "describe_tools"
 CALL: Final = "call_tool"
+SIGN_IN: Final = "sign_in"
 OWN_SERVER: Final = ""
 """The server key of Junction's own tools. No real server has it."""
 
@@ -30,6 +34,11 @@ _LOADED: Final = {
 }
 """For clients that keep tools out of the context until they are searched for: not these three."""
 
+_LOADED_META: Final = Raw(encode.dumps(_LOADED))
+SIGNED_IN: Final = encode.dumps(
+    {"content": [{"type": "text", "text": "Signed in. The server's own tools are listed now."}]}
+)
+"""The result of ``sign_in`` when somebody has signed in."""
 _READING: Final = {"readOnlyHint": True, "openWorldHint": False}
 _CHANGING: Final = {"readOnlyHint": False, "openWorldHint": True}
 
@@ -48,6 +57,20 @@ def own_offers(
         _offer(DESCRIBE, "Describe tools", _DESCRIBE_TEXT, _DESCRIBE_PROPERTIES, _READING),
         _offer(CALL, "Call a tool", _CALL_TEXT, _CALL_PROPERTIES, _CHANGING),
     )
+
+
+def sign_in_offer(server: str) -> ListItem:
+    """Return the tool that leads to the sign-in of a server whose own tools are not known yet."""
+    words = (
+        f"The server {server[:_LONGEST_KEY]!r} lists its tools when somebody has signed in to it."
+        " Call this to be shown where; then list the tools again."
+    )
+    return _offer(SIGN_IN, f"Sign in to {server[:_LONGEST_KEY]}", words, {}, _CHANGING)
+
+
+def is_sign_in_offer(item: ListItem | None) -> bool:
+    """Whether an item is that tool, and no server's own of the same name."""
+    return item is not None and item.name == SIGN_IN and item.members.get("_meta") is _LOADED_META
 
 
 def _describe_search(servers: Mapping[str, int], skills: Mapping[str, int]) -> str:
@@ -113,7 +136,9 @@ _CALL_PROPERTIES: Final = {
         "description": "What the tool is to be called with, by its own schema.",
     },
 }
-_REQUIRED: Final = {FIND: ["query"], DESCRIBE: ["names"], CALL: ["name"]}
+_REQUIRED: Final[dict[str, list[str]]] = {
+    FIND: ["query"], DESCRIBE: ["names"], CALL: ["name"], SIGN_IN: [],
+}  # fmt: skip
 
 
 def _offer(
@@ -131,6 +156,6 @@ def _offer(
         "description": description,
         "inputSchema": schema,
         "annotations": hints,
-        "_meta": _LOADED,
     }
-    return ListItem(name, {key: Raw(encode.dumps(value)) for key, value in members.items()})
+    made = {key: Raw(encode.dumps(value)) for key, value in members.items()}
+    return ListItem(name, {**made, "_meta": _LOADED_META})

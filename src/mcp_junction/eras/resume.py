@@ -21,6 +21,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import with_name
 from mcp_junction.catalog.items import Route
+from mcp_junction.catalog.own_tools import SIGNED_IN, is_sign_in_offer
 from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner, server_ref
 from mcp_junction.errors import FrameError, RequestStateError
@@ -121,6 +122,9 @@ class Resume:
         with suppress(TimeoutError):  # the person may take longer: then it is asked again
             waiting = wait_unless(call.ending, self._wait_for_page(call, route, ticket))
             await asyncio.wait_for(waiting, _PAGE_WAIT)
+        tokens = route.upstream.tokens
+        if is_sign_in_offer(route.item) and tokens is not None and not tokens.is_signed_out:
+            return outcomes.result(SIGNED_IN)
         return await following(call)
 
     async def _wait_for_page(self, call: Call, route: Route, ticket: Ticket) -> None:

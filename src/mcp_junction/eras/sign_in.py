@@ -30,7 +30,8 @@ class SignInQuestions:
         if route is None or not link:
             return outcome
         definition, tokens = route.upstream.definition, route.upstream.tokens
-        if not definition.is_per_agent and not self._is_operator(call):
+        is_down = tokens is not None and tokens.is_signed_out and route.upstream.link is None
+        if (is_down or not definition.is_per_agent) and not self._is_operator(call):
             words = "all who call share its sign-in; ask whoever runs this gateway to sign in"
             plain = outcomes.sign_in_needed(definition.key, words)
             return plain.counted(outcome.attempts, outcome.target)

@@ -163,14 +163,14 @@ class Upstream:
 
     async def wait_for_link(self, limit: float = 0.0) -> Link | None:
         """The link for calls; waits for it where it may come soon, None otherwise."""
-        if self.link is None and not self.is_shut and self._missing_credential is None:
+        if self.link is None and not self.is_shut and self.missing_credential is None:
             is_first = self._wanted_credential or not self.settled.is_set()
             await self._gate.wait(limit, is_first=is_first, is_restarted=self.policy.restart)
         return self.link
 
     def unavailable(self) -> Outcome:
         """The outcome of a call while it is down."""
-        missing, error = self._missing_credential, self.error
+        missing, error = self.missing_credential, self.error
         why = f"{error.phase}: {error.message}" if error else "it is not connected"
         return outcomes.unavailable(self.key, why) if missing is None else missing.refusal()
 
@@ -200,14 +200,14 @@ class Upstream:
         self.settled.set()
 
     def _pause(self) -> Awaitable[object]:
-        if (missing := self._missing_credential) is not None:
+        if (missing := self.missing_credential) is not None:
             return missing.wait_for_change()
         wait = backoff.delay(self.failures, self._gate.down_for, random.random)
         self.failures += 1
         return self.clock.sleep(wait)
 
     @property
-    def _missing_credential(self) -> TokenSource | None:
+    def missing_credential(self) -> TokenSource | None:
         """The source of the credential for want of which it is down; None if that is not why."""
         is_out = self._wanted_credential and self.tokens is not None and self.tokens.is_signed_out
         return self.tokens if is_out else None
@@ -375,7 +375,7 @@ class Upstream:
     def _record_failure(self, error: Exception) -> None:
         self.error = report_failure(self.definition, error, self.error)
         self._wanted_credential = self.tokens is not None and self.error.refuses_credentials
-        if self._missing_credential is not None:
+        if self.missing_credential is not None:
             self._gate.turn_away()
         self._set_state(ServerState.ERROR)
         self.settled.set()

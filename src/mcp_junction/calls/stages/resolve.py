@@ -11,6 +11,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import OWN, READ, Address
 from mcp_junction.calls.own_arguments import unwrap_call_tool
 from mcp_junction.catalog.items import RESOURCES, TOOLS
+from mcp_junction.catalog.own_tools import SIGN_IN, SIGNED_IN
 from mcp_junction.catalog.resources import rewrite_contents
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
@@ -115,11 +116,25 @@ async def refuse_unknown(call: Call) -> Outcome:
     absent = _absent(call)
     if absent is not None:
         return absent.unavailable()
+    if call.name.endswith(SIGN_IN) and _is_signed_in(call):
+        return outcomes.result(SIGNED_IN)
     name = _shorten(call.name)
     near = _shown(call).nearest(name)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
     message = f"unknown {call.address.kind.name[:-1]}: {name}{hint}"
     return outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, nearest=near)
+
+
+def _is_signed_in(call: Call) -> bool:
+    """Whether a call is the ``sign_in`` of a server that has its own tools by now."""
+    caller, catalog = call.caller, call.snapshot.catalog
+    return any(
+        server.tokens is not None
+        and server.link is not None
+        and catalog.has_server(caller.scope, key)
+        and call.name in (SIGN_IN, *(f"{one}{SIGN_IN}" for one in beginnings(key, caller.spelling)))
+        for key, server in call.snapshot.servers.items()
+    )
 
 
 def _absent(call: Call) -> Upstream | None:
