@@ -91,6 +91,7 @@ async def decide(world: World, url: str, what: str = "approve") -> None:
         assert (await browser.press(what)).status_code == 200
 
 
+@pytest.mark.req("P-4")
 async def test_a_handshake_client_is_sent_to_the_page_and_told_when_it_was_decided(world):
     client = await open_client(world, "handshake")
     question = question_of(await send(client, CALL), "handshake")
@@ -108,6 +109,7 @@ async def test_a_handshake_client_is_sent_to_the_page_and_told_when_it_was_decid
     assert question_of(await send(client, CALL), "handshake")["url"] != question["url"]
 
 
+@pytest.mark.req("P-4")
 async def test_a_stateless_client_comes_back_and_its_call_goes_on(world):
     client = await open_client(world, "stateless")
     asked = await send(client, CALL)
@@ -162,6 +164,7 @@ async def test_over_rest_the_answer_names_the_page(world):
 
 
 @pytest.mark.parametrize("role", ["agent", "viewer", "orchestrator"])
+@pytest.mark.req("P-4")
 async def test_only_who_may_approve_decides_there(world, role):
     made = {"role": "orchestrator", "agent_id": "the-agent"} if role == "orchestrator" else {}
     approval_id = await world.ask(**made)

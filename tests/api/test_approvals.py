@@ -94,6 +94,7 @@ async def test_a_call_is_asked_about_approved_and_passes_once(world):
     assert (await world.served.client().get(f"{APPROVALS}/{approval_id}")).json()["state"] == "used"
 
 
+@pytest.mark.req("P-3")
 async def test_it_is_bound_to_the_call_as_it_is(world):
     async def approved(args=ARGS) -> None:
         await world.decide(await world.ask(args))
@@ -177,6 +178,7 @@ async def test_an_idempotency_key_does_not_hold_what_was_not_sent(world):
     assert world.box.calls == 1
 
 
+@pytest.mark.req("P-3")
 async def test_of_fifty_racing_callers_one_passes(world):
     await world.decide(await world.ask())
     answers = await asyncio.gather(*(world.invoke() for _ in range(50)))
@@ -209,6 +211,7 @@ async def test_low_risk_calls_of_the_grant_need_nobody(world):
     assert (await world.served.client("agent").post(f"{MCP}/invoke", json=body)).status_code == 200
 
 
+@pytest.mark.req("P-3")
 async def test_a_restart_in_between_changes_nothing(opener, box):
     async with AsyncExitStack() as stack:
         first = await open_world(stack, opener, box)

@@ -43,6 +43,7 @@ async def scrapes(gateway):
         yield Scrapes(before, await scrape(), time.monotonic() - began)
 
 
+@pytest.mark.req("P-7")
 async def test_every_query_has_a_value_at_a_service_at_work(scrapes):
     for query in QUERIES:
         found = scrapes.evaluate(query)

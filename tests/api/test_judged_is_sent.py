@@ -139,7 +139,7 @@ def _has_huge(value: object) -> bool:
     return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
-@pytest.mark.req("REQ-MCP-CALL-001")
+@pytest.mark.req("REQ-MCP-CALL-001", "P-1")
 @pytest.mark.parametrize("front", FRONTS)
 async def test_a_condition_decides_about_what_the_server_gets_or_nothing_is_sent(fronts, front):
     served, admin = fronts.served, fronts.served.client()

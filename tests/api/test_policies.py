@@ -591,6 +591,7 @@ def asked(tool, **more):
     return {"agent_id": "the-agent", "server_id": "peer", "tool_name": tool, **more}
 
 
+@pytest.mark.req("P-8")
 async def test_a_change_is_simulated_over_the_calls_that_were_made(closed):
     given = await grant(closed)
     for _ in range(3):

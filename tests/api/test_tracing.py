@@ -130,6 +130,7 @@ async def spans_of(served) -> tuple[dict, dict]:
 
 
 @pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.req("P-6")
 async def test_caller_gateway_and_http_server_are_one_trace(traced, front):
     await FRONTS[front](traced, "box.echo", {"traceparent": PARENT})
     call, attempt = await spans_of(traced)
@@ -145,6 +146,7 @@ async def test_caller_gateway_and_http_server_are_one_trace(traced, front):
 
 
 @pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.req("P-6")
 async def test_a_server_on_stdio_continues_the_trace(traced, front):
     result = await FRONTS[front](traced, "pipe.meta", {"traceparent": PARENT})
     content = result.get("content") or result["result"]["content"]
@@ -166,6 +168,7 @@ async def test_the_context_of_a_caller_that_does_not_sample_is_passed_on_as_it_i
     assert meta["traceparent"] == UNSAMPLED
 
 
+@pytest.mark.req("P-6")
 async def test_what_is_not_sampled_is_sent_as_it_came(traced):
     """Byte by byte, with what is no context of anybody."""
     traced.junction.tracing._share = 0.0

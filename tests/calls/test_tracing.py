@@ -38,6 +38,7 @@ def points(tracing: Tracing) -> list[dict[tuple[str, str], int]]:
     return found
 
 
+@pytest.mark.req("P-6")
 async def test_each_retry_and_the_fallback_have_a_span():
     tracing = make()
     world = FallbackWorld(TWO, extra=stages(tracing))

@@ -128,6 +128,7 @@ async def test_the_type_of_an_agent_is_what_it_was_registered_as(opened):
     assert here.allows(b"{}")
 
 
+@pytest.mark.req("P-2")
 async def test_a_bad_stored_condition_keeps_nothing_from_starting(opened, child):
     first = await opened()
     for name, when in (("a1", "args.n =="), ("a2", '"hang" == args.n'), ("a3", "args.n == 1")):

@@ -126,6 +126,7 @@ async def test_an_escalation_is_posted_with_its_signature(running):
     assert "abcdef0123456789" not in hook.url
 
 
+@pytest.mark.req("P-5")
 async def test_what_is_not_accepted_is_tried_again_under_the_same_id(running):
     async with Receiver(500, 503, 200) as receiver:
         hook, bus = await running(receiver.url)
@@ -200,6 +201,7 @@ async def stop(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.req("P-5")
 async def test_a_restart_goes_on_with_what_was_not_accepted(store, monkeypatch):
     monkeypatch.setattr(webhooks, "PAUSES", (3600.0,))
     async with Receiver(500, 200) as receiver, Bus(store.events, "first") as bus:

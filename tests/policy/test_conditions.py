@@ -76,6 +76,7 @@ def granted(*whens: str, agent_type: str = "", **more) -> GrantSet:
 
 
 @pytest.mark.bulk
+@pytest.mark.req("P-1")
 def test_100_000_random_conditions_decide_as_a_slow_evaluator_does():
     dice = Dice(20)
     calls = [dice.arguments() for _ in range(200)]
@@ -198,6 +199,7 @@ def test_what_could_take_long_or_is_not_known_is_refused_with_its_place(source, 
     ],
     ids=range(9),
 )
+@pytest.mark.req("P-2")
 def test_bombs_are_refused_before_the_library_sees_them(source):
     with pytest.raises(ConditionError):
         parse_condition(source)
@@ -228,6 +230,7 @@ HEAVY = [
 
 
 @pytest.mark.parametrize(("source", "args"), HEAVY)
+@pytest.mark.req("P-2")
 def test_the_heaviest_that_is_evaluated_is_evaluated_once_and_soon(source, args):
     """The least CPU time of five tries: what the machine does beside does not count."""
     condition, facts = GrantCondition(source), Facts(read_arguments(json.dumps(args).encode()))

@@ -107,6 +107,7 @@ async def test_arguments_are_sealed_and_can_be_revealed(store):
         store.approvals.reveal(msgspec.structs.replace(record, id="r2"))
 
 
+@pytest.mark.req("P-3")
 async def test_of_all_processes_one_gets_each_approval(store, store_url):
     names = [f"b{n}" for n in range(20)]
     for name in names:
