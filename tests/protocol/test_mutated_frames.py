@@ -31,6 +31,7 @@ def decode(data: bytes) -> frames.Frame | FrameError:
 def check(data: bytes) -> None:
     """Whatever comes of it can be sent on or answered as one line of valid JSON."""
     found = decode(data)
+    check_answer(data, found)
     if isinstance(found, FrameError):
         answer = encode.error(
             found.frame_id or b"null", encode.error_object(found.code, found.message)
@@ -44,6 +45,17 @@ def check(data: bytes) -> None:
         json.loads(answer)
     assert answer.count(b"\n") == 1
     assert answer.endswith(b"\n")
+
+
+def check_answer(data: bytes, found: frames.Frame | FrameError) -> None:
+    """The short way to read answers finds what the long one does, or leaves it to that."""
+    answer = frames.read_answer(data)
+    if answer is None or answer[0][:1] not in b'"-0123456789':
+        return
+    assert isinstance(found, frames.Frame), "a usual answer is a frame"
+    assert (bytes(found.id), bytes(found.result)) == (answer[0], bytes(answer[1]))
+    assert not found.method
+    assert not found.error
 
 
 def test_the_seeds_are_frames_but_for_the_batch():

@@ -48,7 +48,14 @@ class Frame(msgspec.Struct, gc=False):
         return unique_members(self.params)
 
 
+class _PlainAnswer(msgspec.Struct, gc=False):
+    jsonrpc: str
+    id: Raw
+    result: Raw
+
+
 _frames = msgspec.json.Decoder(Frame)
+_answers = msgspec.json.Decoder(_PlainAnswer)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _strings = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
@@ -68,6 +75,7 @@ _LONE_SURROGATE = re.compile(
 )
 _HAS_LONE_SURROGATE = "a string holds half of a character (a surrogate without its other half)"
 _PROBE = 64
+_RESULT = b'"result":'
 _SEARCHED = 4096
 """Bytes at either end of a damaged frame in which its members are looked for."""
 
@@ -114,6 +122,30 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
             data, PARSE_ERROR, _HAS_LONE_SURROGATE if _LONE_SURROGATE.search(data) else str(error)
         ) from None
     return frame
+
+
+def read_answer(data: bytes) -> tuple[bytes, Raw] | None:
+    """Read the id and the result of a usual answer; None for any other frame.
+
+    A frame that ``decode`` refuses is not a usual one, unless for its id, which is of no request
+    then. This is on the path of every call.
+    """
+    if len(data) >= SMALL or _RESULT not in data[:_PROBE]:
+        return None
+    try:
+        if not data.isascii():
+            str(data, "utf-8")
+        found = _answers.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    frame_id, result = _join((found.id,)), found.result
+    if (
+        found.jsonrpc != _VERSION
+        or len(data) - len(frame_id) - len(result) - _ANSWER >= LEAST_REPEAT
+        or len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
+    ):
+        return None
+    return frame_id, result
 
 
 def is_batch(data: bytes) -> bool:

@@ -135,6 +135,15 @@ class Multiplexer:
                 if not self._handle_batch(line, on):
                     self._count_noise(line, "it is not an object")
                 return
+        answer = frames.read_answer(line)
+        if answer is not None:  # as nearly always
+            flight = self.flights.pop(answer[0], None)
+            if flight is not None:
+                flight.end(Outcome(RESULT, answer[1]))
+                return
+        self._handle_frame(line, on)
+
+    def _handle_frame(self, line: bytes, on: Flight | None) -> None:
         try:
             frame = frames.decode(line, exact=len(line) < _LARGE)
         except FrameError as error:
