@@ -98,10 +98,11 @@ async def stored_effects(opener):
         yield start
 
 
+@pytest.mark.req("REQ-MCP-CALL-002")
 @pytest.mark.parametrize(("attempts", "made"), [(None, 3), ("5", 5)])
-async def test_retry_max_attempts_is_how_often_a_call_is_tried(effects, attempts, made):
+async def test_retry_max_attempts_is_how_often_a_call_is_tried(stored_effects, attempts, made):
     chosen = {} if attempts is None else {"MCP_RETRY_MAX_ATTEMPTS": attempts}
-    assert await (await effects(**QUICK, **chosen)).attempts() == made
+    assert await (await stored_effects(**QUICK, **chosen)).attempts() == made
 
 
 @pytest.mark.parametrize(("base", "made"), [("1", 3), ("20000", 1)])
