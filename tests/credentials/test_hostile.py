@@ -7,11 +7,12 @@ from tests.credentials.world import entry, running, text_of
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.flow import OAuthFlow
-from mcp_junction.credentials.http import OAuthHttp, find_permissions
-from mcp_junction.errors import OAuthError
+from mcp_junction.credentials.http import MAX_BODY, OAuthHttp, find_permissions
+from mcp_junction.errors import NotFound, OAuthError
 from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
+from mcp_junction.store import credentials as tables
 from mcp_junction.testing.issuer import FakeIssuer, Fault
 from mcp_junction.upstream.http.dialer import Dialer
 
@@ -182,6 +183,75 @@ async def test_a_server_that_moves_to_another_issuer_is_signed_in_to_there(issue
         _, started = await world.begin(world.source())
         assert started.authorization_url.startswith(other.origin)
         assert other.count("register") == 1
+
+
+async def test_a_server_cannot_have_the_operators_secret_sent_to_an_issuer_of_its_choice(
+    issuer, store
+):
+    issuer.clients["c"] = {"secret": "s3cret-of-c"}
+    given = {"type": "oauth", "client_id": "c", "client_secret": "s3cret-of-c"}
+    async with FakeIssuer() as evil, running(store, {"crm": entry(issuer, **given)}) as world:
+        await world.settled()
+        await world.sign_in()
+        await world.connected()
+        issuer.resource_metadata = {"authorization_servers": [evil.issuer]}
+        issuer.access.clear()
+        issuer.refresh.clear()
+        assert (await world.call()).code == SIGN_IN_NEEDED
+        with pytest.raises(OAuthError, match="another issuer than before"):
+            await world.begin(world.source())
+        assert evil.ledger == []
+
+
+async def test_a_client_of_its_own_shows_its_secret_to_one_issuer(issuer):
+    issuer.clients["c"] = {"secret": "s3cret-of-c"}
+    given = {"type": "client_credentials", "client_id": "c", "client_secret": "s3cret-of-c"}
+    async with FakeIssuer() as evil, running(None, {"crm": entry(issuer, **given)}) as world:
+        await world.connected()
+        issuer.resource_metadata = {"authorization_servers": [evil.issuer]}
+        issuer.revoke_access()
+        refused = await world.call()
+        assert "another issuer than before" in refused.message
+        assert evil.ledger == []
+
+
+@pytest.mark.parametrize(
+    ("path", "fault", "why"),
+    [
+        ("/meta", Fault(200, body="x" * (MAX_BODY + 1)), "over 1 MiB"),
+        (
+            "/.well-known/oauth-authorization-server",
+            Fault(200, body="[" * 100_000),
+            "not a JSON object",
+        ),
+        ("/.well-known/oauth-authorization-server", Fault(delay=60.0), "no answer within"),
+        ("/register", Fault(201, body={"client_id": 5}), "no client_id"),
+    ],
+    ids=["huge", "deep", "slow", "odd"],
+)
+async def test_metadata_without_end_or_sense_ends_a_sign_in_by_name(
+    issuer, store, path, fault, why, monkeypatch
+):
+    monkeypatch.setattr("mcp_junction.credentials.http.TIMEOUT", 0.5)
+    async with running(store, {"crm": entry(issuer)}) as world:
+        await world.settled()
+        issuer.faults[path] = fault
+        with pytest.raises(OAuthError, match=why) as failed:
+            await world.begin(world.source())
+        assert "xxx" not in str(failed.value)
+        assert "[[[" not in str(failed.value)
+
+
+async def test_one_subject_leaves_only_so_many_sign_ins_open(issuer, store, monkeypatch):
+    monkeypatch.setattr(tables, "MOST_LOGINS", 3)
+    async with running(store, {"crm": entry(issuer)}) as world:
+        await world.settled()
+        begun = [await world.begin(world.source()) for _ in range(5)]
+        logins = begun[0][0]
+        with pytest.raises(NotFound):
+            await logins.find(begun[0][1].id)
+        kept = [await logins.find(started.id) for _, started in begun[2:]]
+        assert len(kept) == 3
 
 
 async def test_a_registration_that_the_issuer_forgot_is_made_again(issuer, store):

@@ -6,7 +6,7 @@ An administrator may do it for all, an agent for itself, where each agent has it
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -112,9 +112,17 @@ def _sign_ins(context: Context) -> SignIns:
     return SignIns(context.credentials, lambda: [one.definition for one in servers.values()])
 
 
-def _source(
-    context: Context, principal: Principal, ref: str, agent: str | None
-) -> tuple[SignIns, StoredSource]:
+class _Asked(NamedTuple):
+    """A request about one credential that its caller may change."""
+
+    principal: Principal
+    source: StoredSource
+    sign_ins: SignIns
+
+
+def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) -> _Asked:
+    """Find the credential that a request is about. Raises NotFound, RequestError, NotPermitted."""
+    principal = caller(request)
     definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
     if agent is None and principal.role is Role.AGENT and definition.is_per_agent:
         agent = principal.id
@@ -122,11 +130,18 @@ def _source(
     if source is None:
         raise RequestError("NOT_INTERACTIVE", _NOT_INTERACTIVE)
     sign_ins.check_allowed(principal, source)
-    return sign_ins, source
+    return _Asked(principal, source, sign_ins)
 
 
-async def _login(context: Context, principal: Principal, ref: str, login_id: str) -> LoginRecord:
+def _changed(context: Context, asked: _Asked, action: str) -> CredentialFacts | None:
+    """Tell what was done to a credential, and show it."""
+    context.credentials.note(asked.source, action, "", asked.principal.id)
+    return credential_model(asked.source.facts)
+
+
+async def _login(request: AnyRequest, context: Context, ref: str, login_id: str) -> LoginRecord:
     """Read a sign-in to a server that the caller may know of. Raises NotFound."""
+    principal = caller(request)
     definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
     record = await (await context.credentials.logins()).find(login_id)
     source = sign_ins.source_of(record.server_id, record.subject)
@@ -165,10 +180,9 @@ async def begin_login(request: AnyRequest, context: Context, server_id: Ref) -> 
     wanted = await read_model(request, LoginRequest, optional=True)
     if wanted.redirect_uri is not None and not is_own_redirect(wanted.redirect_uri):
         raise field_error("redirect_uri", "must be an http address of the loopback interface")
-    principal = caller(request)
-    sign_ins, source = _source(context, principal, server_id, wanted.agent)
+    asked = _find(request, context, server_id, wanted.agent)
     try:
-        started = await sign_ins.begin(source, principal, wanted.redirect_uri)
+        started = await asked.sign_ins.begin(asked.source, asked.principal, wanted.redirect_uri)
     except ValueError as error:
         raise RequestError("NOT_INTERACTIVE", str(error)) from None
     url = started.authorization_url
@@ -186,7 +200,7 @@ async def begin_login(request: AnyRequest, context: Context, server_id: Ref) -> 
 async def show_login(
     request: AnyRequest, context: Context, server_id: Ref, login_id: LoginId
 ) -> LoginState:
-    record = await _login(context, caller(request), server_id, login_id)
+    record = await _login(request, context, server_id, login_id)
     is_late = record.status == "open" and record.expires_at < time.time()
     return LoginState(record.id, "expired" if is_late else record.status, record.reason or None)
 
@@ -202,13 +216,12 @@ async def complete_login(
     request: AnyRequest, context: Context, server_id: Ref, login_id: LoginId
 ) -> LoginState:
     given = await read_model(request, LoginAnswer)
-    principal = caller(request)
-    record = await _login(context, principal, server_id, login_id)
+    record = await _login(request, context, server_id, login_id)
     query = urlsplit(given.callback_url).query
     logins = await context.credentials.logins()
     if (await logins.find_by_state(read_callback(query).get("state", ""))).id != record.id:
         raise field_error("callback_url", "is of another sign-in")
-    await _sign_ins(context).finish(record, query, principal.id)
+    await _sign_ins(context).finish(record, query, caller(request).id)
     return LoginState(record.id, "completed", None)
 
 
@@ -223,7 +236,7 @@ async def refresh_auth(
     request: AnyRequest, context: Context, server_id: Ref
 ) -> CredentialFacts | None:
     wanted = await read_model(request, ForAgent, optional=True)
-    _, source = _source(context, caller(request), server_id, wanted.agent)
+    source = _find(request, context, server_id, wanted.agent).source
     await source.refresh_now()
     return credential_model(source.facts)
 
@@ -237,14 +250,12 @@ async def refresh_auth(
 )
 async def set_key(request: AnyRequest, context: Context, server_id: Ref) -> CredentialFacts | None:
     given = await read_model(request, AgentKey)
-    principal = caller(request)
-    _, source = _source(context, principal, server_id, given.agent)
+    asked = _find(request, context, server_id, given.agent)
     try:
-        await context.credentials.set_key(source, given.value)
+        await context.credentials.set_key(asked.source, given.value)
     except ValueError as error:
         raise field_error("value", str(error)) from None
-    context.credentials.note(source, "key_set", "", principal.id)
-    return credential_model(source.facts)
+    return _changed(context, asked, "key_set")
 
 
 @delete(
@@ -256,10 +267,9 @@ async def set_key(request: AnyRequest, context: Context, server_id: Ref) -> Cred
 async def sign_out(
     request: AnyRequest, context: Context, server_id: Ref, agent: Agent = None
 ) -> None:
-    principal = caller(request)
-    _, source = _source(context, principal, server_id, agent)
-    await context.credentials.log_out(source)
-    context.credentials.note(source, "logout", "", principal.id)
+    asked = _find(request, context, server_id, agent)
+    await context.credentials.log_out(asked.source)
+    _changed(context, asked, "logout")
 
 
 ROUTES = Router(

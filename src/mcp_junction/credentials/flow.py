@@ -82,6 +82,20 @@ class OAuthFlow:
             return Discovery(metadata)
         return Discovery(metadata, found.resource, found.scopes)
 
+    def check_issuer(self, found: Discovery, known: str) -> None:
+        """Raise OAuthError when a server names another issuer than before.
+
+        The operator's client, and its secret, belong to an issuer: it is not a server's to say
+        where they are sent.
+        """
+        now = found.issuer.issuer
+        if known and now != known and not self.auth.issuer:
+            words = (
+                f"it names another issuer than before, {now}, and the client in its `auth` was"
+                f" registered at {known}; if that is right, give `issuer` in its `auth`"
+            )
+            raise OAuthError(RESOURCE, _host(self._definition.url), words)
+
     async def _http(self) -> OAuthHttp:
         permissions = await find_permissions(self._definition, is_named=bool(self.auth.issuer))
         return OAuthHttp(Dialer(permissions))
@@ -137,10 +151,14 @@ class OAuthFlow:
         )  # fmt: skip
 
     async def request_own_token(
-        self, challenge: BearerChallenge | None, scopes: tuple[str, ...]
+        self, challenge: BearerChallenge | None, scopes: tuple[str, ...], known_issuer: str = ""
     ) -> tuple[TokenAnswer, Discovery]:
-        """Get a token of our own, without a person: by a secret, a key or a workload's token."""
+        """Get a token of our own, without a person: by a secret, a key or a workload's token.
+
+        What proves us goes to no other issuer than the one that is known already.
+        """
         found, auth = await self.discover(challenge), self.auth
+        self.check_issuer(found, known_issuer)
         method = JWT if auth.private_key_file and not auth.method else auth.method
         client = registered_client(auth.client_id, auth.client_secret, method, found.issuer)
         form = {"grant_type": CLIENT_CREDENTIALS}

@@ -234,7 +234,9 @@ class ClientSource(CredentialSource):
         flow = OAuthFlow(self.definition)
         challenged = self.challenge.scopes if self.challenge is not None else ()
         try:
-            answer, found = await flow.request_own_token(self.challenge, self.scopes or challenged)
+            answer, found = await flow.request_own_token(
+                self.challenge, self.scopes or challenged, self.issuer
+            )
         except OAuthError as error:
             if error.step != STEP or error.status not in (400, 401):
                 raise

@@ -97,6 +97,7 @@ class Logins:
         own = auth.client_metadata_url or self._metadata_url
         kind = choose_kind(issuer, host, client_id=auth.client_id, metadata_url=own)
         if kind is ClientKind.REGISTERED:
+            flow.check_issuer(found, source.issuer)
             client = registered_client(auth.client_id, auth.client_secret, auth.method, issuer)
         elif kind is ClientKind.METADATA:
             client = OAuthClient(own)

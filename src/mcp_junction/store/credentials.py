@@ -8,7 +8,6 @@ When that is done is decided in ``credentials/``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
@@ -89,6 +88,8 @@ _CLIENTS: Final = Table("oauth_clients", ClientRecord, key=("issuer", "redirect_
 _LOGINS: Final = Table("logins", LoginRecord)
 _BY_SUBJECT: Final = "WHERE server_id = ? AND subject = ?"
 OPEN: Final = "open"
+MOST_LOGINS: Final = 20
+"""How many sign-ins to one server are kept for one subject."""
 
 
 class CredentialTables(StoreTable):
@@ -221,8 +222,17 @@ class CredentialTables(StoreTable):
 
     @transaction()
     def begin_login(self, record: LoginRecord, secret: dict[str, Any]) -> Script[None]:
-        """Store a sign-in that begins; those that ended an hour ago are removed."""
+        """Store a sign-in that begins; those that ended an hour ago are removed.
+
+        Of those that one subject leaves open for a server, the oldest end when there are many.
+        """
         yield Query("DELETE FROM logins WHERE expires_at < ?", (time.time() - 3600,))
+        whose = record.server_id, record.subject
+        yield Query(
+            f"DELETE FROM logins {_BY_SUBJECT} AND id NOT IN"
+            f" (SELECT id FROM logins {_BY_SUBJECT} ORDER BY expires_at DESC LIMIT ?)",
+            (*whose, *whose, MOST_LOGINS - 1),
+        )
         ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
         record = msgspec.structs.replace(record, sealed=sealed)
         yield Query(insert("logins", _LOGINS.columns), _LOGINS.values(record))
@@ -252,25 +262,3 @@ class CredentialTables(StoreTable):
             "UPDATE logins SET status = ?, reason = ?, sealed = NULL WHERE id = ?",
             (status, reason, login_id),
         )
-
-    # -- another key of the vault
-
-    @transaction()
-    def reseal(self) -> Script[int]:
-        """Seal everything anew with the vault's first key; how many rows there are."""
-        count = 0
-        tables: tuple[tuple[Table[Any], str], ...] = (
-            (_CREDENTIALS, "id = ?"), (_CLIENTS, "issuer = ? AND redirect_uri = ?"),
-            (_LOGINS, "id = ?"),
-        )  # fmt: skip
-        for table, where in tables:
-            for record in table.records((yield table.select("WHERE sealed IS NOT NULL"))):
-                ((sealed,),) = yield Compute(self._resealer(record))
-                key = (record.issuer, record.redirect_uri) if table is _CLIENTS else (record.id,)
-                sql = f"UPDATE {table.name} SET sealed = ? WHERE {where}"
-                yield Query(sql, (sealed, *key))
-                count += 1
-        return count
-
-    def _resealer(self, record: Any) -> Callable[[], bytes]:
-        return lambda: self._seal(self.open(record), record.identity)
