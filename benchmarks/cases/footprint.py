@@ -1,8 +1,13 @@
-"""What the program takes before it does anything: memory, and the CPU of `--help`."""
+"""What the program takes before it does anything: disk, memory, and the CPU of `--help`."""
 
+import re
 import resource
 import subprocess
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
 from statistics import median
+
+from packaging.requirements import Requirement
 
 import procs
 from budgets import AtMost, Figure
@@ -54,3 +59,39 @@ async def help_case(lab: Lab) -> list[Figure]:
         taken["ours"].append(help_cpu(lab.our_command))
     best = {name: median(values) for name, values in taken.items()}
     return [Figure("CPU of --help", best["ours"], "s", best["floor"], "median of 5")]
+
+
+INSTALLED = "files of the default install"
+OURS = "mcp-junction"
+
+
+def needed(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
+    """A distribution and all that it needs here without any extra, by their names."""
+    key = re.sub(r"[-_.]+", "-", name).lower()
+    if key not in found:
+        found[key] = distribution(name)
+        for line in found[key].requires or ():
+            asked = Requirement(line)
+            if asked.marker is None or asked.marker.evaluate({"extra": ""}):
+                needed(asked.name, found)
+    return found
+
+
+def file_sizes(installed: Distribution) -> int:
+    """Bytes of what was installed of a distribution; bytecode is made later, or never."""
+    files = (Path(str(installed.locate_file(file))) for file in installed.files or ())
+    return sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
+
+
+@case("installed-size", budget={INSTALLED: AtMost(150)})
+async def installed_size(lab: Lab) -> list[Figure]:
+    """What `pip install` of the program without extras puts on the disk, without bytecode."""
+    package = Path(__file__).parents[2] / "src" / "mcp_junction"
+    ours = [path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    sizes = {name: file_sizes(one) for name, one in needed(OURS, {}).items() if name != OURS}
+    sizes[OURS] = sum(path.stat().st_size for path in ours)
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:6]
+    note = ", ".join(f"{name} {sizes[name] / 1e6:.0f}" for name in largest)
+    return [
+        Figure(INSTALLED, sum(sizes.values()) / 1e6, "MB", note=f"{len(sizes)} packages: {note} …")
+    ]

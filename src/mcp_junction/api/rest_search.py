@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -186,7 +186,7 @@ class RestSearch:
         with_schema = asked.include_schemas
         external = [hit.pair for hit in hits if hit.pair.server != OWN_SERVER]
         records = await self._registry.tools.named(external)
-        servers = {record.id: visible.source(record) for record in self._registry.all()}
+        servers = self._sources(external, visible)
         found = []
         for hit in hits:
             score = round(hit.score, _DIGITS)
@@ -202,6 +202,17 @@ class RestSearch:
                 found.append(FoundTool(**_members(shown), score=score))
             if asked.explain and found:
                 found[-1].explain = {k: round(part, _DIGITS) for k, part in hit.parts.items()}
+        return found
+
+    def _sources(self, pairs: Iterable[Pair], visible: VisibleTools) -> dict[str, SourceServer]:
+        """Describe the servers of these tools, by their ids."""
+        found = {}
+        for name in {pair.server for pair in pairs}:
+            try:
+                record = self._registry.find(name)
+            except NotFound:
+                continue  # it has left meanwhile
+            found[record.id] = visible.source(record)
         return found
 
 

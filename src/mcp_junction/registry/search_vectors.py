@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_junction.app import Junction
 from mcp_junction.calls.tool_search import SkillTools
+from mcp_junction.catalog.own_tools import OWN_SERVER
 from mcp_junction.config.settings import AUTO
 from mcp_junction.errors import NotFound, StoreError, UsageError, VectorStoreError
 from mcp_junction.protocol.names import Pair
@@ -35,8 +36,8 @@ from mcp_junction.tasks import TaskScope
 IDLE: Final = 600.0
 """Seconds without a search after which the process that ranks ends."""
 _FRESH: Final = 1.0
-_MOMENT: Final = 0.02
-"""Seconds that a search waits for the skills of tools to be read again."""
+_FIRST, _MOMENT = 1.0, 0.02
+"""Seconds that a search waits for the skills of tools to be read, and to be read again."""
 MEMORY, PGVECTOR = "memory", "pgvector"
 
 
@@ -51,7 +52,8 @@ def make_index(junction: Junction, registry: Registry, store: Store, folder: Pat
     deep = choose_model(settings, folder, ranks, embeds)
     vector_store = choose_store(settings.vector_store, registry, store)
     cache = StoredVectors(registry, store)
-    index = SemanticIndex(tasks, ranks, cache, embeds, deep, vector_store)
+    own = frozenset({OWN_SERVER})
+    index = SemanticIndex(tasks, ranks, cache, embeds, deep, vector_store, kept_here=own)
     if isinstance(vector_store, QdrantVectors):  # it has the skills of tools, too
         registry.context.on_classified = index.refresh
     return index
@@ -167,15 +169,15 @@ class SkillMemberships:
         self._failure: StoreError | None = None
 
     async def __call__(self) -> list[SkillTools]:
-        """Return the skills with their tools: those of before, while many are being read.
+        """Return the skills with their tools: those of before, or none, while many are being read.
 
         The same list while nothing has changed. Raises StoreError when there are none yet.
         """
         if self._reading is None and self._now() - self._checked >= _FRESH:
             self._reading = self._tasks.spawn(self._refresh())
         if self._reading is not None:
-            is_first = self._generation is None
-            await asyncio.wait({self._reading}, timeout=None if is_first else _MOMENT)
+            patience = _FIRST if self._generation is None else _MOMENT
+            await asyncio.wait({self._reading}, timeout=patience)
         if self._generation is None and self._failure is not None:
             raise self._failure
         return self._known

@@ -68,21 +68,24 @@ class HeldPostings:
         """Score each number by the first entries of terms, of tools that are visible."""
         import numpy
 
-        scores = numpy.zeros(len(visible), numpy.float32)
-        total = int(visible.sum())
-        found = []
+        size, total = len(visible), int(numpy.count_nonzero(visible))
+        rarities, numbers, weights = [], [], []
         for term, count in counts.items():
             entries = self._held[term][:count] if count else _nothing()
-            numbers = entries >> NUMBER_SHIFT
-            seen = numbers < len(visible)
-            seen[seen] = visible[numbers[seen]]
-            having = int(seen.sum())
-            rare = log(1 + (total - having + 0.5) / (having + 0.5))
-            found.append((rare, numbers[seen], entries[seen] & WEIGHT_MASK))
-        whole = sum(rare for rare, *_ in found) * STEPS
-        for rare, numbers, weights in found:
-            scores[numbers] += weights * numpy.float32(rare / whole)
-        return scores
+            if count and int(entries.max()) >> NUMBER_SHIFT >= size:  # of tools that came later
+                entries = entries[entries >> NUMBER_SHIFT < size]
+            found = entries >> NUMBER_SHIFT
+            seen = visible[found]
+            having = int(numpy.count_nonzero(seen))
+            rarities.append(log(1 + (total - having + 0.5) / (having + 0.5)))
+            numbers.append(found)
+            weights.append((entries & WEIGHT_MASK) * seen)
+        if not numbers:
+            return numpy.zeros(size, numpy.float32)
+        whole = sum(rarities) * STEPS
+        shares = [one * (rare / whole) for one, rare in zip(weights, rarities, strict=True)]
+        scores = numpy.bincount(numpy.concatenate(numbers), numpy.concatenate(shares), size)
+        return scores.astype(numpy.float32)
 
 
 def _nothing() -> NDArray[numpy.uint32]:

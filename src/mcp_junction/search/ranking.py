@@ -281,8 +281,8 @@ class Ranker:
         query = numpy.frombuffer(job.deep_query, "<f4")[None, :]
         if self._deep is not None and query.shape[1] == self._deep.dimensions:
             deep = self._deep.cosines(query, among.numbers)[0]
-            known = among.numbers < len(self._deep.has)
-            has[known] = self._deep.has[among.numbers[known]]
+            known = int(numpy.searchsorted(among.numbers, len(self._deep.has)))
+            has[:known] = self._deep.has[among.numbers[:known]]
         has[_replace(deep, among, job)] = True
         return numpy.where(has, 0.5 * meaning + 0.5 * deep, meaning)
 
@@ -291,8 +291,8 @@ class Ranker:
         import numpy
 
         servers = numpy.zeros(len(whole), numpy.int32)
-        known = among.numbers < len(self._servers)
-        servers[known] = self._servers[among.numbers[known]]
+        known = int(numpy.searchsorted(among.numbers, len(self._servers)))
+        servers[:known] = self._servers[among.numbers[:known]]
         sums, counts = numpy.bincount(servers, whole), numpy.bincount(servers)
         return (sums / numpy.maximum(counts, 1)).astype(numpy.float32)[servers]
 

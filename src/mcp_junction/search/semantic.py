@@ -81,12 +81,14 @@ class SemanticIndex:
         deep: EmbeddingModel | None = None,
         store: VectorStore | None = None,
         *,
+        kept_here: frozenset[str] = frozenset(),
         patience: float = PATIENCE,
         retry: float = RETRY,
     ) -> None:
         """``process`` ranks; ``embedder`` embeds in the background; ``deep`` is a second model.
 
-        ``store`` is given the vectors of the last model, and asked what is nearest.
+        ``store`` is given the vectors of the last model, and asked what is nearest; it gets none
+        of the servers in ``kept_here``.
         """
         self._tasks = tasks
         self._process = process
@@ -94,6 +96,7 @@ class SemanticIndex:
         self._cache = cache or MemoryCache()
         self._deep = deep
         self._store = store
+        self._kept_here = kept_here
         self._patience = patience
         self._retry = retry
         self._feeds = [_Feed(SEARCH_MODEL, (embedder or process).embed)]
@@ -135,9 +138,12 @@ class SemanticIndex:
         for feed in self._feeds:
             feed.texts.pop(number, None)
             feed.unmirrored.discard(number)
-        if tool is not None and self._store is not None:
+        if tool is not None and self._is_mirrored(tool.pair):
             self._removed.append(tool.pair)
         self._changes += 1
+
+    def _is_mirrored(self, pair: Pair) -> bool:
+        return self._store is not None and pair.server not in self._kept_here
 
     def wake(self) -> None:
         """Embed what is new, in the background."""
@@ -148,7 +154,8 @@ class SemanticIndex:
         """Give tools to the vector store again: what is known of them has changed."""
         feed = self._feeds[-1]
         if self._store is not None:
-            known = {self._numbers[pair] for pair in pairs if pair in self._numbers}
+            mirrored = filter(self._is_mirrored, pairs)
+            known = {self._numbers[pair] for pair in mirrored if pair in self._numbers}
             feed.unmirrored |= known - feed.texts.keys()
             self.wake()
 
@@ -208,7 +215,7 @@ class SemanticIndex:
         for number, tool in done:
             if self._tools.get(number) == tool:
                 feed.texts.pop(number, None)
-                if self._store is not None and feed is self._feeds[-1]:
+                if feed is self._feeds[-1] and self._is_mirrored(tool.pair):
                     feed.unmirrored.add(number)
         self._changes += 1
 
