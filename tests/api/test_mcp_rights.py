@@ -72,8 +72,9 @@ async def test_a_task_of_somebody_else_is_none_to_who_may_not_call(gateway, meth
     seal = served.junction.parked_calls.seal
     theirs = Principal("the-agent", Role.AGENT)
     own = Principal("the-viewer", Role.VIEWER)
+    peer = served.junction.servers["peer"].definition.id
     for principal, code in ((theirs, INVALID_PARAMS), (own, DENIED)):
-        task = seal.seal_task(SealedTask("t1", "peer"), principal, EVERYTHING.name)
+        task = seal.seal_task(SealedTask("t1", peer), principal, EVERYTHING.name)
         client = await client_of("stateless").open(served, "viewer")
         assert (await client.send(method, {"taskId": task}))["error"]["code"] == code
     assert method not in await _seen_by_peer(served)

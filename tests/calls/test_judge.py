@@ -318,7 +318,7 @@ def task_call(world, principal, sealed: SealedTask):
 
 async def test_a_task_follows_the_grants_of_the_tool_that_made_it(running):
     world = await running(grant("echo"), settings=(HIGH,))
-    mine, theirs = (SealedTask("t1", "one", "tools", name) for name in ("echo", "read_file"))
+    mine, theirs = (SealedTask("t1", "id-one", "tools", name) for name in ("echo", "read_file"))
     call = task_call(world, AGENT, mine)  # though its grant has no token any more
     outcome = await world.run(call)
     assert call.decision.allowed, outcome
@@ -329,7 +329,7 @@ async def test_a_task_follows_the_grants_of_the_tool_that_made_it(running):
 
 async def test_an_id_from_before_ids_said_what_made_them_is_for_those_who_may_use_all(running):
     world = await running(grant("*"))
-    old = SealedTask("t1", "one")
+    old = SealedTask("t1", "id-one")
     assert "no such task" in fails_with(await world.run(task_call(world, AGENT, old)), -32602)
     call = task_call(world, ADMIN, old)
     await world.run(call)
