@@ -10,6 +10,7 @@ from tests.protocol import json_texts
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.answers import read_answer
 from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
 
 
@@ -195,7 +196,7 @@ def test_any_bytes_are_a_frame_or_a_frame_error(data):
 def test_a_usual_answer_is_read_in_one_step(order):
     members = {"id": '"a"', "result": '{"n":1.0,"text":"é"}'}
     data = envelope(**{name: members[name] for name in order})
-    answer = frames.read_answer(data)
+    answer = read_answer(data)
     assert answer is not None
     assert (answer[0], bytes(answer[1])) == (b'"a"', members["result"].encode())
 
@@ -214,13 +215,13 @@ def test_a_usual_answer_is_read_in_one_step(order):
 def test_an_answer_with_another_member_is_not_a_usual_one(more):
     for inside in ('"id":1,"result":{},%s', '%s,"id":1,"result":{}'):
         data = f'{{"jsonrpc":"2.0",{inside % more}}}'.encode()
-        assert frames.read_answer(data) is None
+        assert read_answer(data) is None
 
 
 @pytest.mark.parametrize("text", ["[" * 80 + "]" * 80, '"' + "x" * 5_000 + '"', '"\xff"'])
 def test_a_deep_large_or_broken_answer_is_not_a_usual_one(text):
     data = b'{"jsonrpc":"2.0","id":1,"result":%b}' % text.encode("latin-1")
-    assert frames.read_answer(data) is None
+    assert read_answer(data) is None
 
 
 @pytest.mark.parametrize("half", [r"\ud800", r"\uDBFFx", r"\udc00", r"\ud800\ud800"])

@@ -8,6 +8,7 @@ from tests.protocol.mutations import SEEDS, mutated
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.answers import read_answer
 
 LONGEST = 0.1  # CPU seconds of this thread
 
@@ -49,7 +50,7 @@ def check(data: bytes) -> None:
 
 def check_answer(data: bytes, found: frames.Frame | FrameError) -> None:
     """The short way to read answers finds what the long one does, or leaves it to that."""
-    answer = frames.read_answer(data)
+    answer = read_answer(data)
     if answer is None or answer[0][:1] not in b'"-0123456789':
         return
     assert isinstance(found, frames.Frame), "a usual answer is a frame"

@@ -48,14 +48,7 @@ class Frame(msgspec.Struct, gc=False):
         return unique_members(self.params)
 
 
-class _PlainAnswer(msgspec.Struct, gc=False):
-    jsonrpc: str
-    id: Raw
-    result: Raw
-
-
 _frames = msgspec.json.Decoder(Frame)
-_answers = msgspec.json.Decoder(_PlainAnswer)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _strings = msgspec.json.Decoder(str)
 _encode = msgspec.json.Encoder().encode
@@ -75,7 +68,6 @@ _LONE_SURROGATE = re.compile(
 )
 _HAS_LONE_SURROGATE = "a string holds half of a character (a surrogate without its other half)"
 _PROBE = 64
-_RESULT = b'"result":'
 _SEARCHED = 4096
 """Bytes at either end of a damaged frame in which its members are looked for."""
 
@@ -83,7 +75,7 @@ _ID = len(b'"id":,')
 LEAST_REPEAT = len(b',"id":1')
 _VERSION = "2.0"
 _CALL = len(b'{"jsonrpc":"2.0","id":,"method":"","params":}')
-_ANSWER = len(b'{"jsonrpc":"2.0","id":,"result":}')
+ANSWER_SIZE = len(b'{"jsonrpc":"2.0","id":,"result":}')
 
 _DIGITS = frozenset(b"0123456789")
 ID_STARTS = frozenset(b'"-0123456789')
@@ -124,30 +116,6 @@ def decode(data: bytes, *, exact: bool = True) -> Frame:
     return frame
 
 
-def read_answer(data: bytes) -> tuple[bytes, Raw] | None:
-    """Read the id and the result of a usual answer; None for any other frame.
-
-    A frame that ``decode`` refuses is not a usual one, unless for its id, which is of no request
-    then. This is on the path of every call.
-    """
-    if len(data) >= SMALL or _RESULT not in data[:_PROBE]:
-        return None
-    try:
-        if not data.isascii():
-            str(data, "utf-8")
-        found = _answers.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    frame_id, result = _join((found.id,)), found.result
-    if (
-        found.jsonrpc != _VERSION
-        or len(data) - len(frame_id) - len(result) - _ANSWER >= LEAST_REPEAT
-        or len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
-    ):
-        return None
-    return frame_id, result
-
-
 def is_batch(data: bytes) -> bool:
     """Whether a text is an array, if it is JSON at all."""
     return data[:64].lstrip(b" \t\r\n")[:1] == b"["
@@ -175,7 +143,7 @@ def _is_plain(frame: Frame, data: bytes) -> bool:
             return False
         least += _CALL + len(frame.method) + len(params)
     elif frame.result and frame_id:
-        least += _ANSWER + len(frame.result)
+        least += ANSWER_SIZE + len(frame.result)
     else:
         return False
     if len(data) - least >= LEAST_REPEAT:

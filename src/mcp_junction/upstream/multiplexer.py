@@ -15,6 +15,7 @@ from msgspec import Raw
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.answers import read_answer
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import BOM, Overlong
 from mcp_junction.protocol.versions import (
@@ -135,7 +136,7 @@ class Multiplexer:
                 if not self._handle_batch(line, on):
                     self._count_noise(line, "it is not an object")
                 return
-        answer = frames.read_answer(line)
+        answer = read_answer(line)
         if answer is not None:  # as nearly always
             flight = self.flights.pop(answer[0], None)
             if flight is not None:
