@@ -155,6 +155,17 @@ def test_every_code_has_a_type_and_a_status_under_mcp():
     assert set(MCP_TYPES) == set(MCP_STATUS) == set(STATUS)
 
 
+@pytest.mark.req("J-HTTP-ERRORS")
+async def test_a_bad_body_is_told_with_code_and_context_but_under_mcp_with_a_type(gateway):
+    served = await gateway()
+    outside = await served.client().post(SERVERS, json={"name": 7})
+    assert (outside.status_code, outside.json()["error_code"]) == (422, "VALIDATION_ERROR")
+    assert outside.json().keys() == {"detail", "error_code", "context"}
+    inside = await served.client().post("/api/v1/mcp/invoke", json={"tool_name": 7})
+    assert (inside.status_code, inside.json()["error"]["type"]) == (400, "BadRequestError")
+
+
+@pytest.mark.req("J-HTTP-ERRORS")
 async def test_errors_have_a_type_under_mcp_before_a_route_is_found(gateway):
     served = await gateway()
     for role, given, status, kind in (

@@ -59,7 +59,7 @@ async def classified_by(running, by: str, count: int) -> list:
 MAIL = [tool(f"send_email_{n}", "Send an email message to somebody") for n in range(50)]
 
 
-@pytest.mark.req("K-2", "AG-US3-AC7")
+@pytest.mark.req("K-2", "AG-US3-AC7", "J-CLASSIFIER")
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 async def test_the_verdict_of_an_llm_replaces_the_offline_one(single, toolbox, llm, provider):
     running, server = await single(), await llm(provider)

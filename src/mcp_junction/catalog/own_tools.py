@@ -1,6 +1,7 @@
-"""Definitions of Junction's own three tools, which have the same names in every spelling.
+"""Definitions of Junction's own tools: ``find_tools``, ``describe_tools`` and ``call_tool``.
 
-And of the one tool that a server has in a list while it wants a sign-in and its own are not known.
+They have the same names in every spelling. And of the one tool that a server has in a list while it
+wants a sign-in and its own are not known.
 """
 
 from __future__ import annotations

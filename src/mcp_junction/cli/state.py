@@ -1,4 +1,4 @@
-"""``mcp-junction state``: shows the numbers of servers and tools of a running service."""
+"""``mcp-junction state``: counts the servers and tools of a running service."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class ListenerHost(Protocol):
 
     @property
     def is_settled(self) -> bool:
-        """Whether every server is up or has failed, or was once: it stays so."""
+        """Whether there was a moment at which every server was up or had failed."""
         ...
 
     async def wait_until_settled(self) -> None:

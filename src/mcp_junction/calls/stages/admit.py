@@ -1,4 +1,4 @@
-"""Admit: a high-risk call is on record before it is sent, and has spent what it needs.
+"""Admit: stores a high-risk call's intent and spends its token or approval before it is sent.
 
 Its intent is durable, and in the same transaction the store says that the grant is still there and
 gives it the single-use token that it carries. Once per call: its attempts pass, and the
