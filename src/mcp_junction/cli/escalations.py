@@ -1,4 +1,4 @@
-"""``mcp-junction escalations [acknowledge]``: shows calls whose retries and fallbacks have all failed."""
+"""``mcp-junction escalations``: shows calls whose retries and fallbacks have all failed."""
 
 from __future__ import annotations
 
