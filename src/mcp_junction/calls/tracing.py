@@ -59,6 +59,7 @@ class _ToolTimes(msgspec.Struct):
     """Seconds that calls of one tool took, and that its server took of these."""
 
     key: tuple[str, ...]
+    target: str
     transport: str
     whole: list[float]
     at_server: list[float]
@@ -82,7 +83,7 @@ class Tracing:
         began = time.time_ns()
         self._calls = Durations(SERVER_DURATION, _NAMES, began)
         self._attempts = Durations(CLIENT_DURATION, _NAMES, began)
-        self._by_route: dict[Route, _ToolTimes] = {}
+        self._by_route: dict[Route | None, _ToolTimes] = {}
         """What usual calls took that are in no bucket yet."""
         sender.read_metrics = self._read_metrics
 
@@ -148,26 +149,28 @@ class Tracing:
 
     def observe(self, ended: CallEnded) -> None:
         """Count how long a call took. A sink of calls."""
-        route, outcome = ended.route, ended.outcome
-        if (
-            route is None
-            or outcome.kind is not RESULT
-            or outcome.attempts != 1
-            or outcome.target != route.canonical
-            or ended.method != CALL_TOOL
-            or ended.read_tool_error
-            or ended.routing_seconds < 0
-        ):
-            self._count_unusual(ended)
-            return
-        times = self._by_route.get(route)
-        if times is None:
-            key = (CALL_TOOL, route.canonical, "", "")
-            times = self._by_route[route] = _ToolTimes(key, _transport_of(route), [], [])
-        times.whole.append(ended.seconds)
-        times.at_server.append(ended.seconds - ended.routing_seconds)
-        if len(times.whole) >= _SETTLED:
-            self._settle(times)
+        outcome = ended.outcome
+        if outcome.attempts == 1 and outcome.kind is RESULT and not ended.read_tool_error:
+            times = self._by_route.get(ended.route) or self._open(ended)
+            # By identity: what is answered from a record has a text of its own, and was not sent.
+            if times is not None and outcome.target is times.target:
+                seconds = ended.seconds
+                times.whole.append(seconds)
+                times.at_server.append(seconds - ended.routing_seconds)
+                if len(times.whole) >= _SETTLED:
+                    self._settle(times)
+                return
+        self._count_unusual(ended)
+
+    def _open(self, ended: CallEnded) -> _ToolTimes | None:
+        """Begin to collect what calls of a tool take; None for what is no tool."""
+        route = ended.route
+        if route is None or ended.method != CALL_TOOL:
+            return None
+        key = (CALL_TOOL, route.canonical, "", "")
+        times = _ToolTimes(key, route.canonical, _transport_of(route), [], [])
+        self._by_route[route] = times
+        return times
 
     def _count_unusual(self, ended: CallEnded) -> None:
         """Count a call that failed, was made again, or is of another method."""
