@@ -156,7 +156,7 @@ class _Entrance:
     def __init__(self, context: ApiContext, app: Any) -> None:
         self._context = context
         self._app = app
-        self.routes = app.routes
+        self.operations = app.operations
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         _CURRENT_CONTEXT.set(self._context)

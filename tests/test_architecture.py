@@ -154,12 +154,12 @@ STDIO_MODE = (
 def test_stdio_mode_loads_no_more_than_it_needs_to_serve():
     loaded = imported_by(STDIO_MODE)
     service = {"api", "audit", "bus", "health", "identity", "registry", "service", "store", "vault"}
-    service |= {"search", "skills"}
+    service |= {"search", "skills", "web"}
     rooms = {name.split(".")[1] for name in loaded if name.startswith("mcp_junction.")}
     assert not rooms & service
     assert not {name for name in loaded if name.startswith("mcp_junction.listener.http")}
     assert not {name for name in loaded if name.startswith("mcp_junction.upstream.http")}
-    others = {"cryptography", "httptools", "litestar", "numpy", "rich", "sqlite3", "uvicorn"}
+    others = {"cryptography", "httptools", "numpy", "rich", "sqlite3", "uvicorn"}
     stdlib = {"dataclasses", "email", "http", "pathlib", "shutil", "tempfile", "urllib", "zipfile"}
     assert not packages(loaded) & (others | stdlib)
     assert "importlib.metadata" not in loaded
@@ -175,7 +175,7 @@ def test_importing_the_service_loads_neither_the_framework_of_its_rest_api_nor_t
         "import mcp_junction.service, mcp_junction.api.context, mcp_junction.cli.serve"
     )
     assert "mcp_junction.api.front" in loaded
-    assert not packages(loaded) & {"litestar", "httpx", "rich", "multipart"}
+    assert not packages(loaded) & {"httpx", "rich"}
     assert not packages(loaded) & {"numpy"}
     assert "mcp_junction.api.app" not in loaded
 
@@ -215,11 +215,10 @@ def test_what_runs_for_ever_is_supervised():
     assert [call for call in spawned if "_Supervised" not in call] == []
 
 
-def test_the_rest_api_loads_no_plugin_that_it_has_no_use_for():
-    """Litestar loads those of every library that is installed: pydantic's alone takes 10 MiB."""
+def test_the_rest_api_loads_no_package_but_those_of_the_service():
     loaded = imported_by("from mcp_junction.api.app import make_app; make_app(object())")
-    assert "litestar.plugins.core" in loaded
-    assert not packages(loaded) & {"attr", "numpy", "pydantic", "pydantic_core", "rich"}
+    assert "mcp_junction.web.application" in loaded
+    assert not packages(loaded) & {"attr", "numpy", "pydantic", "rich", "uvicorn", "yaml"}
 
 
 def test_what_a_reader_stumbles_over_is_not_there():

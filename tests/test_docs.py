@@ -68,13 +68,14 @@ def _anchor(heading: str) -> str:
 
 def test_each_route_of_governed_calls_is_in_the_table():
     from mcp_junction.api.app import make_app
+    from mcp_junction.web.describing import path_format
 
     text = (DOCS / "rest.md").read_text("utf-8").partition("## Governed calls")[2]
     told = {re.sub(r"\{\w+\}", "{}", path) for path in re.findall(r"(/[\w/{}-]+)", text)}
     paths = {
-        re.sub(r"\{\w+\}", "{}", route.path_format.removeprefix("/api/v1/mcp"))
-        for route in make_app(object()).routes
-        if route.path_format.startswith("/api/v1/mcp/")
+        re.sub(r"\{\w+\}", "{}", path_format(one).removeprefix("/api/v1/mcp"))
+        for one in make_app(object()).operations
+        if one.path.startswith("/api/v1/mcp/")
     }
     assert len(paths) >= 12
     missing = {path for path in paths if path not in told and f"{path}/reset" not in told}

@@ -59,7 +59,7 @@ def models() -> list[str]:
 
 
 async def main(folder: Path) -> None:
-    before = "litestar" in sys.modules
+    before = "mcp_junction.api.app" in sys.modules
     async with AsyncExitStack() as stack, Pulse(time.process_time) as pulse:
         opener = _SqliteOpener(stack, folder, Vault([bytes(range(32))]))
         served = await serve_api(stack, opener, only=("admin",), has_worker=True)

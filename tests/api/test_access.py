@@ -1,13 +1,14 @@
 """Every route, in every role, from every Host and Origin: nothing is reached without right."""
 
 import pytest
-from litestar import get
 from tests.plugin_rest import CALL, ROLES, SERVERS, registration
 
 from mcp_junction.api.app import make_app
 from mcp_junction.api.errors import MCP_TYPES, is_mcp_path
 from mcp_junction.api.rights import ANYONE, PUBLIC, RIGHTS, Right, rights_needed
 from mcp_junction.policy.principal import Role
+from mcp_junction.web.describing import path_format
+from mcp_junction.web.routing import get
 
 HOSTS = (
     "evil.example",
@@ -32,13 +33,9 @@ HELLO = {
 
 def routes(served):
     """Every path and method there is, with what each says about itself."""
-    for route in served.context.front.app.routes:
-        for handler in route.route_handlers:
-            for method in sorted(handler.http_methods - {"OPTIONS"}):
-                path = route.path_format.replace("{server_id}", "peer").replace(
-                    "{skill_id}", "databases"
-                )
-                yield method, path, handler.opt
+    for one in served.context.front.app.operations:
+        path = path_format(one).replace("{server_id}", "peer").replace("{skill_id}", "databases")
+        yield one.method, path, one.opt
 
 
 def code_of(answer):

@@ -4,5 +4,5 @@ One file per resource (``servers``, ``tools``, ``calls``, ``events``, ``skills``
 Nouns: *RestFront* (bare ASGI: authenticates requests and passes them on), *ApiContext* (what the
 handlers use), ``rights`` (which right a route needs), ``errors`` (which error becomes which
 response), ``models`` and ``requests`` (response and request bodies). Only ``app``, ``routes`` and
-the resources import Litestar, which is loaded before the service listens.
+the resources take a while to load, which is done before the service listens.
 """

@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from litestar import Response, Router, delete, get, post
-from litestar.params import PathParameter
-
 from mcp_junction.api.policies import check_readable
 from mcp_junction.api.policy_models import (
     Agent,
@@ -33,6 +30,9 @@ from mcp_junction.api.routes import (
 from mcp_junction.errors import NotFound, NotPermitted, RequestError
 from mcp_junction.policy.principal import Role, explain_refusal, has_right
 from mcp_junction.store.agents import AgentRecord
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter
+from mcp_junction.web.routing import Router, delete, get, post
 
 AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]
 

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, Router, get, post
-from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from mcp_junction.api.models import format_time
@@ -33,6 +31,9 @@ from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.approvals import Approvals
 from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
 from mcp_junction.store.approvals import ApprovalQuery, ApprovalRecord
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, get, post
 
 ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
 IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from litestar import MediaType, Response, Router, post
 from msgspec import Raw
 
 from mcp_junction.api.calling import RestReply, RestRequest
@@ -24,6 +23,8 @@ from mcp_junction.api.routes import (
 )
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.protocol import frames
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import Router, post
 
 OURSELVES = "junction"
 
@@ -67,7 +68,6 @@ class CallResult(msgspec.Struct):
         "TIMEOUT",
         has_body=True,
     ),
-    media_type=MediaType.JSON,
     summary="Call a tool",
     description="By `server.tool`; by a tool's own name with `server_id`; or by its own name alone"
     " if only one server has it. A tool's own error is a result with `isError`.",
@@ -84,7 +84,7 @@ async def call_tool(request: AnyRequest, context: Context) -> Response[CallResul
     done = await context.calling(wanted)
     content: Any = _with_metadata(done)
     headers = {CORRELATION_HEADER: done.correlation_id}
-    return Response(content, media_type=MediaType.JSON, headers=headers)
+    return Response(content, headers=headers)
 
 
 def _with_metadata(done: RestReply) -> bytes:

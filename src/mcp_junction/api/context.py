@@ -1,4 +1,4 @@
-"""ApiContext: what the REST handlers work with. Imports nothing of Litestar."""
+"""ApiContext: what the REST handlers work with. Imports none of the routes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -129,17 +129,6 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 """The code for each exception, most specific first; any other is an internal error."""
 
-_BY_STATUS: Final = {
-    401: "UNAUTHENTICATED",
-    403: "FORBIDDEN",
-    404: "NOT_FOUND",
-    405: "METHOD_NOT_ALLOWED",
-    413: "PAYLOAD_TOO_LARGE",
-    415: "UNSUPPORTED_MEDIA_TYPE",
-    429: "RATE_LIMITED",
-}
-"""The code for an error response of Litestar itself; any other 4xx is VALIDATION_ERROR."""
-
 
 class ErrorBody(msgspec.Struct):
     """Why a request failed."""
@@ -200,9 +189,6 @@ def _describe(error: Exception) -> RequestError:
     for kind, code in _CODES:
         if isinstance(error, kind):
             return RequestError(code, str(error), _context(error))
-    status = getattr(error, "status_code", 500)
-    if isinstance(status, int) and 400 <= status < 500:
-        return _describe_litestar(error, status)
     log.error("a request failed inside Junction", exc_info=error)
     return RequestError("INTERNAL_ERROR", "an internal error of Junction; its log says more")
 
@@ -246,26 +232,3 @@ def _context(error: Exception) -> dict[str, Any]:
     if isinstance(error, errors.CursorError):
         return {"problems": [{"path": "cursor", "message": str(error)}]}
     return {}
-
-
-def _describe_litestar(error: Exception, status: int) -> RequestError:
-    headers = getattr(error, "headers", None) or {}
-    code = _BY_STATUS.get(status, "VALIDATION_ERROR")
-    extra = getattr(error, "extra", None)
-    problems = [
-        {"path": str(one.get("key", "$")), "message": str(one.get("message", "is not right"))}
-        for one in (extra if isinstance(extra, list) else [])
-        if isinstance(one, Mapping)
-    ]
-    if code == "VALIDATION_ERROR":
-        first = problems[0] if problems else None
-        detail = f"{first['path']}: {first['message']}" if first else "the request is not right"
-    else:
-        detail = _WORDS.get(code, str(getattr(error, "detail", "")))
-    return RequestError(code, detail, {"problems": problems} if problems else {}, headers)
-
-
-_WORDS: Final = {
-    "NOT_FOUND": "there is nothing here; see /api/v1/docs",
-    "METHOD_NOT_ALLOWED": "this method is not for this address; see /api/v1/docs",
-}

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from litestar import Router, get
-from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import HeaderParameter, QueryParameter
-from litestar.response import Stream
-
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import AnyRequest, Context, caller, error_responses
+from mcp_junction.web.messages import Stream
+from mcp_junction.web.parameters import HeaderParameter, QueryParameter
+from mcp_junction.web.routing import ResponseSpec, Router, get
 
 Last = Annotated[
     str | None,
@@ -31,7 +29,6 @@ Follow = Annotated[
 ]
 _STREAM = ResponseSpec(
     str,
-    generate_examples=False,
     media_type="text/event-stream",
     description="`id`, `event` and `data` (JSON) of each event.",
 )
@@ -41,7 +38,6 @@ _HEADERS = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"
 @get(
     opt=needs(Right.READ_EVENTS, or_only=Right.READ_OWN_CALLS),
     responses={**error_responses(), 200: _STREAM},
-    media_type="text/event-stream",
     summary="Follow what happens",
     description="Agents read `call.completed` of their own calls, as they end.",
 )

@@ -1,6 +1,6 @@
-"""RestFront: authenticates REST requests and passes them to the Litestar app. A bare ASGI app.
+"""RestFront: authenticates REST requests and passes them to the app of the routes. A bare ASGI app.
 
-It also refuses bodies that are too large. The Litestar app is loaded in a thread: until then
+It also refuses bodies that are too large. That app is loaded in a thread: until then
 requests get 503. The only route answered here is ``/metrics``, which does not need that app.
 """
 
@@ -71,12 +71,12 @@ class RestFront:
         self._make = make
         self._metrics = metrics
         self.app: App | None = None
-        """The Litestar app, once it is loaded."""
+        """The app of the routes, once it is loaded."""
         self._is_broken = False
         self._draining = False
 
     async def load(self) -> None:
-        """Load the Litestar app, in a thread, since servers are being connected meanwhile.
+        """Load the app of the routes, in a thread, since servers are being connected meanwhile.
 
         When that fails, the rest of the service goes on, and requests are answered with an error.
         """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import MediaType, Response, Router, post
 from msgspec import Meta, Raw
 
 from mcp_junction.api.calling import RestRequest
@@ -27,6 +26,8 @@ from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.upstream.outcome import OutcomeKind
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import Router, post
 
 _CARRIED: Final = (
     "agent_id",
@@ -123,7 +124,6 @@ class InvocationResult(msgspec.Struct):
         "TIMEOUT",
         has_body=True,
     ),
-    media_type=MediaType.JSON,
     summary="Call a tool on behalf of an agent",
     description="Checked against the agent's grants and the tool's schema, limited, retried where"
     " that is safe, and on record. A tool's own error is a result with `success` false. An error"
@@ -162,7 +162,7 @@ async def invoke_tool(request: AnyRequest, context: Context) -> Response[Invocat
         **describe_end(end),
     }
     content: Any = msgspec.json.encode(shown)
-    return Response(content, media_type=MediaType.JSON, headers=headers)
+    return Response(content, headers=headers)
 
 
 ROUTES = Router("/api/v1/mcp", route_handlers=[invoke_tool], tags=["governed calls"])

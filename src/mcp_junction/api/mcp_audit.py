@@ -12,8 +12,6 @@ from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from litestar import Response, Router, get
-from litestar.params import QueryParameter
 from msgspec import Meta
 
 from mcp_junction.api.errors import field_error
@@ -35,6 +33,9 @@ from mcp_junction.eras.tickets import Ticket, TicketOwner
 from mcp_junction.errors import CursorError, RequestStateError
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import QueryParameter
+from mcp_junction.web.routing import Router, get
 
 Agent = Annotated[
     str | None,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from litestar import Response, Router, get, post
-from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 from mcp_junction.api.mcp_tools import OfServer, ServerRef
@@ -27,6 +25,9 @@ from mcp_junction.api.routes import (
 from mcp_junction.errors import RequestError
 from mcp_junction.governance.circuits import Circuits
 from mcp_junction.resilience.breaker import BreakerRow
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, get, post
 
 _RESET: Final = "/reset"
 OfTool = Annotated[

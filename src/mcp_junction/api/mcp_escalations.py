@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from litestar import Response, Router, get, post
-from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 from mcp_junction.api.mcp_tools import OfServer
@@ -30,6 +28,9 @@ from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.escalations import Escalations
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, get, post
 
 _MAX_NOTE: Final = 2_000
 EscalationId = Annotated[str, PathParameter(max_length=100, description="Its id.")]

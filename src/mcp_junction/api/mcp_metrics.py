@@ -6,8 +6,6 @@ import time
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Router, get
-from litestar.params import QueryParameter
 from msgspec import Meta
 
 from mcp_junction.api.errors import field_error
@@ -20,6 +18,8 @@ from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.telemetry.latencies import percentiles
 from mcp_junction.telemetry.tallies import Tally, ToolKey
+from mcp_junction.web.parameters import QueryParameter
+from mcp_junction.web.routing import Router, get
 
 RANGES: Final = {"15m": 900, "1h": 3_600, "24h": 86_400, "7d": 604_800}
 """The named ranges of time, in seconds."""

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Response, Router, get, patch
-from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
 from mcp_junction.api.requests import Ref
@@ -37,6 +35,9 @@ from mcp_junction.registry.known_tools import KnownTool
 from mcp_junction.registry.member import INVALID_SCHEMA
 from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.slices import Slices
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, get, patch
 
 _MAX_NAME: Final = 1_000
 ServerRef = Annotated[

@@ -5,90 +5,57 @@ from __future__ import annotations
 import asyncio
 import threading
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from hashlib import sha256
 from html import escape
 from typing import Any, Final
 
 import msgspec
-from litestar import Litestar, MediaType, Response, Router, get
-from litestar.config.app import AppConfig
-from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.spec import Components, SecurityScheme
-from litestar.plugins import InitPlugin
 
 from mcp_junction import __version__
 from mcp_junction.api.rights import ANYONE, RIGHTS, Right, needs, rights_needed
 from mcp_junction.api.routes import BODY, AnyRequest
 from mcp_junction.policy.principal import KEY_ROLES
+from mcp_junction.web.application import WebApp
+from mcp_junction.web.describing import REF, describe_operations, path_format
+from mcp_junction.web.messages import HTML, Response
+from mcp_junction.web.routing import get
 
-_UNUSED: Final = "/api/v1/unused"
-
-
-class _WithoutDefaultPages(InitPlugin):
-    """Removes Litestar's own documentation pages: ours are below."""
-
-    def on_app_init(self, app_config: AppConfig) -> AppConfig:
-        app_config.route_handlers = [
-            one
-            for one in app_config.route_handlers
-            if not (isinstance(one, Router) and one.path == _UNUSED)
-        ]
-        return app_config
-
-
-def drop_default_pages(config: AppConfig) -> AppConfig:
-    """Remove Litestar's own pages; added last, it sees what the other plugins added."""
-    config.plugins.append(_WithoutDefaultPages())
-    return config
+_ABOUT: Final = {
+    "openapi": "3.1.0",
+    "info": {
+        "title": "Junction",
+        "version": __version__,
+        "description": "One MCP endpoint for many MCP servers: its administration, and tool calls.",
+    },
+    "servers": [{"url": "/"}],
+    "security": [{"key": []}],
+}
+_SCHEMES: Final = {"key": {"type": "http", "scheme": "bearer"}}
 
 
-CONFIG: Final = OpenAPIConfig(
-    title="Junction",
-    version=__version__,
-    description="One MCP endpoint for many MCP servers: its administration, and tool calls.",
-    components=Components(
-        security_schemes={"key": SecurityScheme(type="http", scheme="bearer")},
-    ),
-    security=[{"key": []}],
-    use_handler_docstrings=False,
-    path=_UNUSED,
-)
-_REF: Final = "#/components/schemas/{name}"
-
-
-def describe(app: Litestar) -> dict[str, Any]:
+def describe(app: WebApp) -> dict[str, Any]:
     """Build the OpenAPI document of an app."""
-    document: dict[str, Any] = app.openapi_schema.to_schema()
-    bodies: dict[str, type[Any]] = {}
-    for route in app.routes:
-        for handler in getattr(route, "route_handlers", []):
-            operations = document["paths"].get(route.path_format, {})
-            for method in handler.http_methods:
-                operation = operations.get(method.lower())
-                if operation is not None:
-                    _complete(operation, handler.opt)
-            if BODY in handler.opt:
-                bodies[handler.opt[BODY].__name__] = handler.opt[BODY]
-    _, schemas = msgspec.json.schema_components(bodies.values(), ref_template=_REF)
-    document["components"].setdefault("schemas", {}).update(schemas)
-    return document
+    shown = [one for one in app.operations if one.include_in_schema]
+    bodies = [one.opt[BODY] for one in shown if BODY in one.opt]
+    paths, schemas = describe_operations(shown, bodies)
+    for one in shown:
+        _complete(paths[path_format(one)][one.method.lower()], one.opt)
+    components = {"schemas": schemas, "securitySchemes": _SCHEMES}
+    return {**_ABOUT, "paths": dict(sorted(paths.items())), "components": components}
 
 
-def _complete(operation: dict[str, Any], options: dict[str, Any]) -> None:
+def _complete(operation: dict[str, Any], options: Mapping[str, Any]) -> None:
     """Add to an operation the model of its body and the roles that may use it."""
     body = options.get(BODY)
     if body is not None:
-        schema = {"$ref": _REF.format(name=body.__name__)}
+        schema = {"$ref": REF.format(name=body.__name__)}
         operation["requestBody"] = {
             "content": {"application/json": {"schema": schema}},
             "required": bool(msgspec.structs.fields(body))
             and any(field.required for field in msgspec.structs.fields(body)),
         }
-    bad_request = operation["responses"].get("400", {})
-    if "Bad request syntax" in bad_request.get("description", ""):
-        del operation["responses"]["400"]  # the framework's own: here it is a 422
     rights = rights_needed(options)
     if ANYONE.issuperset(rights):
         operation["security"] = []
@@ -130,7 +97,7 @@ _making = threading.Lock()
 )
 async def show_openapi(request: AnyRequest) -> Response[bytes]:
     document = await asyncio.to_thread(_make_once, _document, request.app)
-    return Response(document, media_type=MediaType.JSON)
+    return Response(document)
 
 
 @get(
@@ -140,22 +107,22 @@ async def show_openapi(request: AnyRequest) -> Response[bytes]:
 )
 async def show_docs(request: AnyRequest) -> Response[bytes]:
     page = await asyncio.to_thread(_make_once, _page, request.app)
-    return Response(page, media_type=MediaType.HTML, headers=_CLOSED)
+    return Response(page, media_type=HTML, headers=_CLOSED)
 
 
-def _make_once(make: Callable[[Litestar], bytes], app: Litestar) -> bytes:
+def _make_once(make: Callable[[WebApp], bytes], app: WebApp) -> bytes:
     """Make a document, in one thread at a time."""
     with _making:
         return make(app)
 
 
 @cache
-def _document(app: Litestar) -> bytes:
+def _document(app: WebApp) -> bytes:
     return msgspec.json.encode(describe(app))
 
 
 @cache
-def _page(app: Litestar) -> bytes:
+def _page(app: WebApp) -> bytes:
     document = msgspec.json.decode(_document(app))
     by_tag: dict[str, list[str]] = {}
     for path, operations in document["paths"].items():

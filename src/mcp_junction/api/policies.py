@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from litestar import Response, Router, delete, get, post
-from litestar.params import PathParameter, QueryParameter
-
 from mcp_junction.api.explaining import explain_call
 from mcp_junction.api.policy_models import (
     DecisionExplained,
@@ -37,6 +34,9 @@ from mcp_junction.api.routes import (
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.grants import OWNER_GRANT, Grant
 from mcp_junction.policy.principal import Principal, can_read_policy_of, has_right
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, delete, get, post
 
 GrantId = Annotated[str, PathParameter(max_length=300, description="The id of a grant.")]
 AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Router, post
 from msgspec import Meta, Raw
 
 from mcp_junction.api.errors import field_error
@@ -22,6 +21,7 @@ from mcp_junction.api.routes import (
     to_model,
 )
 from mcp_junction.registry.server_registration import MAX_TOOLS, RejectedTool, ServerDeclaration
+from mcp_junction.web.routing import Router, post
 
 _SCHEMA: Final = {
     "type": "object",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from mcp_junction.errors import RequestError
@@ -45,12 +46,12 @@ def needs(right: Right, or_only: Right | None = None) -> dict[str, Any]:
     return {_NEEDS: right} if or_only is None else {_NEEDS: right, _OR_ONLY: or_only}
 
 
-def rights_needed(options: dict[str, Any]) -> list[Right]:
+def rights_needed(options: Mapping[str, Any]) -> list[Right]:
     """Return the rights of which a route with these options needs one."""
     return [options[name] for name in (_NEEDS, _OR_ONLY) if name in options]
 
 
-def check(principal: Principal | None, options: dict[str, Any]) -> None:
+def check(principal: Principal | None, options: Mapping[str, Any]) -> None:
     """Raise RequestError unless this principal may use a route with these options."""
     right = options.get(_NEEDS)
     if right in ANYONE:

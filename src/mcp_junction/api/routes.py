@@ -10,10 +10,6 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
-from litestar import Request
-from litestar.di import NamedDependency
-from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import HeaderParameter, QueryParameter
 
 from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import (
@@ -30,11 +26,14 @@ from mcp_junction.config.registration import parse_body
 from mcp_junction.errors import CursorError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
+from mcp_junction.web.messages import Request
+from mcp_junction.web.parameters import HeaderParameter, QueryParameter
+from mcp_junction.web.routing import ResponseSpec
 
 T = TypeVar("T")
-AnyRequest = Request[Any, Any, Any]
-Context = NamedDependency[ApiContext]
-"""The type of a handler's parameter ``context``."""
+AnyRequest = Request
+Context = ApiContext
+"""The types of a handler's parameters ``request`` and ``context``."""
 
 # -- declaring a route
 
@@ -68,10 +67,7 @@ def mcp_error_responses(*codes: str, has_body: bool = False) -> dict[int, Respon
 
 
 def _responses(by_status: dict[int, list[str]], body: type[Any]) -> dict[int, ResponseSpec]:
-    return {
-        status: ResponseSpec(body, generate_examples=False, description=" or ".join(found))
-        for status, found in by_status.items()
-    }
+    return {status: ResponseSpec(body, " or ".join(found)) for status, found in by_status.items()}
 
 
 # -- reading a request
@@ -79,7 +75,7 @@ def _responses(by_status: dict[int, list[str]], body: type[Any]) -> dict[int, Re
 
 def caller(request: AnyRequest) -> Principal:
     """Return the principal of a request, which RestFront has authenticated."""
-    principal: Principal = request.scope[PRINCIPAL]  # type: ignore[typeddict-item]
+    principal: Principal = request.scope[PRINCIPAL]
     return principal
 
 

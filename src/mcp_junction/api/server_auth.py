@@ -10,8 +10,6 @@ from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
-from litestar import Router, delete, get, post, put
-from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 from mcp_junction.api.errors import field_error
@@ -34,6 +32,8 @@ from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.store.credentials import LoginRecord
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, delete, get, post, put
 
 AgentId = Annotated[str, Meta(min_length=1, max_length=200)]
 Agent = Annotated[

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from litestar import Response, Router, delete, get, patch, post
-from litestar.params import PathParameter, QueryParameter
-
 from mcp_junction.api.call_errors import unavailable_error
 from mcp_junction.api.errors import field_error, validation_error
 from mcp_junction.api.models import (
@@ -57,6 +54,9 @@ from mcp_junction.registry.metrics import State
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 from mcp_junction.upstream.upstream import Upstream
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, delete, get, patch, post
 
 Ref = Annotated[
     str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-from litestar import Router, get
 
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import Context, error_responses
 from mcp_junction.redaction.settings import ShownSetting, show_settings
+from mcp_junction.web.routing import Router, get
 
 
 class SettingList(msgspec.Struct):

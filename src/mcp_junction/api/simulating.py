@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Router, post
 from msgspec import Meta
 
 from mcp_junction.api.policies import as_grant_errors
@@ -30,6 +29,7 @@ from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.risk import NO_RISK
 from mcp_junction.policy.simulation import PastCalls, simulate
 from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.web.routing import Router, post
 
 MAX_CALLS: Final = 10_000
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from litestar import Response, Router, delete, get, patch, post
-from litestar.params import PathParameter, QueryParameter
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -34,6 +32,9 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.protocol.names import Pair
 from mcp_junction.store.records import SkillRecord
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, delete, get, patch, post
 
 Ref = Annotated[str, PathParameter(max_length=300, description="The skill's id or its name.")]
 WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` too.")]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, Router, get, post
-from litestar.params import PathParameter, QueryParameter
 
 from mcp_junction.api.errors import as_skill_errors, field_error
 from mcp_junction.api.models import Paged, Skill, format_time, skill_model
@@ -25,6 +23,9 @@ from mcp_junction.api.routes import (
     route_options,
 )
 from mcp_junction.store.suggestions import APPROVED, PENDING, REJECTED, SuggestionRecord
+from mcp_junction.web.messages import Response
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, get, post
 
 Ref = Annotated[str, PathParameter(max_length=100, description="The suggestion's id.")]
 Status = Annotated[

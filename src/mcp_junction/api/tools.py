@@ -7,8 +7,6 @@ from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Router, get, post
-from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 from mcp_junction.api.models import (
@@ -42,6 +40,8 @@ from mcp_junction.policy.principal import has_right
 from mcp_junction.registry.inspection import changes_of
 from mcp_junction.store.records import ServerRecord, ToolRecord
 from mcp_junction.upstream.state import ServerState
+from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.routing import Router, get, post
 
 WithSchemas = Annotated[bool, QueryParameter(description="Show each tool's `input_schema` too.")]
 OfServer = Annotated[

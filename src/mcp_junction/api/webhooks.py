@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from litestar import Router, get
 from msgspec import Meta
 
 from mcp_junction.api.models import format_time
@@ -13,6 +12,7 @@ from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import Context, mcp_error_responses
 from mcp_junction.errors import RequestError
 from mcp_junction.store.webhook_deliveries import DeliveryState
+from mcp_junction.web.routing import Router, get
 
 _SHOWN: Final = 200
 _COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)

@@ -1,0 +1,158 @@
+"""WebApp: routes requests to operations; a bare ASGI app."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from mcp_junction.errors import RequestError
+from mcp_junction.web.messages import Receive, Request, Response, Scope, Send, Stream
+from mcp_junction.web.routing import Operation, Router, flatten
+
+Guard = Callable[[Scope, Operation], None]
+"""Raises RequestError for a request that may not reach an operation."""
+Respond = Callable[[Scope, Exception], Response[bytes]]
+_REST: Final = ":path}"
+_NOTHING: Final = "there is nothing here; see /api/v1/docs"
+_NO_METHOD: Final = "this method is not for this address; see /api/v1/docs"
+
+
+class _BoundOperation:
+    """An operation of an app, with the parameters of its handler."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        given, self.parameters, _ = operation.read_signature()
+        self._takes_request = "request" in given
+        self._takes_context = "context" in given
+        self._needs_query = any(one.place == "query" for one in self.parameters)
+        self._needs_headers = any(one.place == "header" for one in self.parameters)
+
+    def call(self, request: Request, context: Any, path: dict[str, str]) -> Awaitable[Any]:
+        """Read the parameters and call the handler. Raises RequestError."""
+        values: dict[str, Any] = {}
+        if self._takes_request:
+            values["request"] = request
+        if self._takes_context:
+            values["context"] = context
+        if self.parameters:
+            places = {"path": path, "query": self._query(request), "header": self._headers(request)}
+            for one in self.parameters:
+                values[one.key] = one.read(places[one.place])
+        return self.operation.handler(**values)
+
+    def _query(self, request: Request) -> dict[str, str]:
+        if not self._needs_query:
+            return {}
+        query = request.scope["query_string"]
+        try:
+            text = query.decode("ascii", "replace")
+            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=100))
+        except ValueError:
+            raise RequestError("VALIDATION_ERROR", "the query has too many parameters") from None
+
+    def _headers(self, request: Request) -> dict[str, str]:
+        if not self._needs_headers:
+            return {}
+        given = request.scope["headers"]
+        return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in given}
+
+
+class _Node:
+    """A place in the tree of paths: what follows it, and the operations there."""
+
+    def __init__(self) -> None:
+        self.fixed: dict[str, _Node] = {}
+        self.variable: _Node | None = None
+        self.rest: _Node | None = None
+        self.methods: dict[str, tuple[_BoundOperation, list[str]]] = {}
+
+
+class WebApp:
+    """Answers requests by operations. Every request passes the guard."""
+
+    def __init__(
+        self,
+        routes: Sequence[Operation | Router],
+        *,
+        context: Any,
+        guard: Guard,
+        respond: Respond,
+    ) -> None:
+        """``respond`` makes the answers to errors."""
+        self.operations: list[Operation] = []
+        self._context = context
+        self._guard = guard
+        self._respond = respond
+        self._root = _Node()
+        for operation in flatten(routes):
+            self.register(operation)
+
+    def register(self, operation: Operation) -> None:
+        """Add an operation. Raises ValueError if there is one of its path and method."""
+        node, names = self._root, []
+        for part in operation.path.strip("/").split("/"):
+            if not part.startswith("{"):
+                node = node.fixed.setdefault(part, _Node())
+                continue
+            names.append(part[1:].partition(":")[0])
+            if part.endswith(_REST):
+                node.rest = node = node.rest or _Node()
+            else:
+                node.variable = node = node.variable or _Node()
+        if operation.method in node.methods:
+            raise ValueError(f"two operations at {operation.method} {operation.path}")
+        node.methods[operation.method] = _BoundOperation(operation), names
+        self.operations.append(operation)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            bound, path = self._find(scope)
+            self._guard(scope, bound.operation)
+            request = Request(self, scope, receive)
+            answer = await bound.call(request, self._context, path)
+            if not isinstance(answer, Response | Stream):
+                answer = Response(answer)
+            transmit = answer.prepare(bound.operation.status)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is answered
+            transmit = self._respond(scope, error).prepare(500)
+        await transmit(receive, send)
+
+    def _find(self, scope: Scope) -> tuple[_BoundOperation, dict[str, str]]:
+        """Find the operation of a request, and the parameters in its path."""
+        parts = scope["path"].rstrip("/").split("/")[1:]
+        values: list[str] = []
+        node = _walk(self._root, parts, values)
+        if node is None or not node.methods:
+            raise RequestError("NOT_FOUND", _NOTHING)
+        found = node.methods.get(scope["method"])
+        if found is None:
+            allowed = {"allow": ", ".join(sorted(node.methods))}
+            raise RequestError("METHOD_NOT_ALLOWED", _NO_METHOD, headers=allowed)
+        bound, names = found
+        return bound, dict(zip(names, values, strict=True))
+
+
+def _walk(node: _Node, parts: Sequence[str], values: list[str]) -> _Node | None:
+    """Follow the parts of a path, and note those that parameters stand for.
+
+    A fixed part comes before a parameter, and that before the rest of the path.
+    """
+    if not parts:
+        return node if node.methods else None
+    part, following = parts[0], parts[1:]
+    if part in node.fixed:
+        found = _walk(node.fixed[part], following, values)
+        if found is not None:
+            return found
+    if node.variable is not None and part:
+        values.append(part)
+        found = _walk(node.variable, following, values)
+        if found is not None:
+            return found
+        values.pop()
+    if node.rest is not None:
+        values.append("/" + "/".join(parts))
+        return node.rest
+    return None
