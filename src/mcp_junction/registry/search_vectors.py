@@ -19,6 +19,7 @@ from mcp_junction.calls.tool_search import SkillTools
 from mcp_junction.catalog.own_tools import OWN_SERVER
 from mcp_junction.config.settings import AUTO
 from mcp_junction.errors import NotFound, StoreError, UsageError, VectorStoreError
+from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.embedding_models import choose_model
 from mcp_junction.registry.registry import Registry
@@ -36,8 +37,10 @@ from mcp_junction.tasks import TaskScope
 IDLE: Final = 600.0
 """Seconds without a search after which the process that ranks ends."""
 _FRESH: Final = 1.0
+_MANY: Final = 5_000
 _FIRST, _MOMENT = 1.0, 0.02
-"""Seconds that a search waits for the skills of tools to be read, and to be read again."""
+"""Seconds that a search waits for the skills of tools to be read; and the one that has them read
+again."""
 MEMORY, PGVECTOR = "memory", "pgvector"
 
 
@@ -173,10 +176,11 @@ class SkillMemberships:
 
         The same list while nothing has changed. Raises StoreError when there are none yet.
         """
+        patience = _FIRST if self._generation is None else 0.0
         if self._reading is None and self._now() - self._checked >= _FRESH:
             self._reading = self._tasks.spawn(self._refresh())
-        if self._reading is not None:
-            patience = _FIRST if self._generation is None else _MOMENT
+            patience = max(patience, _MOMENT)
+        if self._reading is not None and patience:
             await asyncio.wait({self._reading}, timeout=patience)
         if self._generation is None and self._failure is not None:
             raise self._failure
@@ -192,6 +196,8 @@ class SkillMemberships:
             if generation != self._generation:
                 self._known = await self._read()
                 self._generation = generation
+                if sum(len(one.tools) for one in self._known) > _MANY:
+                    await return_free_memory()
         except StoreError as error:
             self._failure = error
         finally:

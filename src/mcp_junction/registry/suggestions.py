@@ -86,6 +86,10 @@ class SkillSuggestions:
         await store_verdicts(self._context, rows)
 
 
+_NAMED_AFTER: Final = 200
+"""Tools of a group whose words give it its name: all would hold up the loop."""
+
+
 def _best(one: PendingTool) -> float:
     return max(one.tool.skill_confidences.values(), default=0.0)
 
@@ -95,7 +99,7 @@ def _suggest(
 ) -> SuggestionRecord | None:
     """Make a suggestion, or go on with the pending one for these tools; None if it was rejected."""
     ids = [one.tool.id for one in group]
-    texts = [read_tool(one.tool.name, one.tool.definition) for one in group]
+    texts = [read_tool(one.tool.name, one.tool.definition) for one in group[:_NAMED_AFTER]]
     name, description = describe_group(texts, taken)
     for before in known:
         common = len(set(ids) & set(before.tool_ids))

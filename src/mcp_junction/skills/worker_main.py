@@ -12,7 +12,9 @@ import os
 import signal
 import socket
 import sys
+from typing import Final
 
+from mcp_junction.memory import return_free_memory_now
 from mcp_junction.skills.jobs import (
     HEAD,
     Answer,
@@ -33,6 +35,8 @@ from mcp_junction.skills.jobs import (
 from mcp_junction.skills.offline import LocalModel
 
 _SET_PDEATHSIG, _SET_DUMPABLE = 1, 4
+_LARGE: Final = 256 * 1024
+"""Bytes of a job after which free memory is given back: there may be no other for long."""
 
 
 def serve(sock: socket.socket, model: LocalModel) -> None:
@@ -44,6 +48,9 @@ def serve(sock: socket.socket, model: LocalModel) -> None:
             if len(body) < size:
                 return
             sock.sendall(encode_frame(answer(decode_job(body), model)))
+            if size > _LARGE:
+                del body
+                return_free_memory_now()
 
 
 def answer(job: Job, model: LocalModel) -> Answer:
