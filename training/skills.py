@@ -26,6 +26,7 @@ from mcp_junction.skills.trained import (
     OWN,
     VECTOR_SCALE,
     WEIGHTS,
+    average,
     mix,
     normalize,
     pool,
@@ -36,7 +37,7 @@ ALONE = "the tool alone"
 PHRASES = Path(__file__).with_name("skill_phrases.txt")
 MOST_TERMS = 14_000
 FOLDS = 5
-ZERO_SHOT = 0.07
+ZERO_SHOT = 0.1
 """The temperature of zero-shot targets, which tell apart the skills of one category."""
 TOWARDS_ZERO_SHOT = 0.3
 RIGHT = 0.875
@@ -215,7 +216,7 @@ class Trainer:
         of_terms, of_vector = models
         by_terms = normalize(np.asarray(Sparse(rows, len(self.terms) + 1) @ of_terms))
         by_vector = normalize(_with_constant(vectors) @ of_vector)
-        return normalize(by_terms + by_vector, halved=True)
+        return average(by_terms, by_vector)
 
     def cross_validate(self) -> tuple[np.ndarray, np.ndarray]:
         """Judge every text by models that saw nothing of its server: texts, and titles alone."""

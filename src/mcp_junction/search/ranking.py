@@ -39,11 +39,10 @@ HYBRID: Final = "hybrid"
 SEMANTIC: Final = "semantic"
 HIERARCHICAL: Final = "hierarchical"
 TOP_SKILLS: Final = 3
-_SERVER: Final = 0.2
+_SERVER: Final = 0.3
 _SKILL: Final = 0.05
-_MEANING, _WORDS = 0.75, 0.25
-_DEEP_MEANING, _DEEP_WORDS = 0.8, 0.2
-"""The weights of the parts; the latter two where there is a second model."""
+_MEANING, _WORDS = 0.8, 0.2
+"""The weights of the parts, chosen on half of the queries of ``benchmarks/search.py``."""
 _LEAST: Final = 0.15
 """The least meaning of a tool that has no word of the query: chance gives as much."""
 
@@ -240,9 +239,7 @@ class Ranker:
         words = self._score_words(job, visible, among)
         skill, groups = self._score_skills(skills, texts[0], whole, among)
         top = dict(sorted(groups.items(), key=lambda one: -one[1])[:TOP_SKILLS])
-        a, b = (_DEEP_MEANING, _DEEP_WORDS) if job.deep_query else (_MEANING, _WORDS)
-        if job.strategy == SEMANTIC:
-            a, b = 1.0, 0.0
+        a, b = (1.0, 0.0) if job.strategy == SEMANTIC else (_MEANING, _WORDS)
         fits = (meaning >= _LEAST) | (b * words > 0)
         if job.strategy == HIERARCHICAL and top:
             fits &= _within_skills(skills, top, among)

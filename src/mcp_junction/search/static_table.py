@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KIND: Final = "static-"
 """The beginning of the ids of all tables."""
-MODEL: Final = f"{KIND}256-bd446488"
+MODEL: Final = f"{KIND}256-8f3b4d15"
 """The id of the table: the last part is the beginning of its SHA-256. Stored beside each vector."""
 DIMENSIONS: Final = 256
 ROWS_FILE: Final = "static_rows.npy"

@@ -139,9 +139,9 @@ def find_clusters(vectors: Sequence[bytes], servers: Sequence[str]) -> list[list
         if counts[seed] < 2:
             break
         (middle,) = scale_rows(matrix[is_near[seed] & left].mean(axis=0)[None, :])
-        nearness = matrix @ middle
+        nearness = (matrix @ middle).round(5)  # equal tools keep their order, however sums round
         members = numpy.flatnonzero(left & (is_near[seed] | (nearness >= _ALIKE)))
-        groups.append([int(n) for n in members[numpy.argsort(-nearness[members])]])
+        groups.append([int(n) for n in members[numpy.argsort(-nearness[members], kind="stable")]])
         left[members] = False
     return sorted(groups, key=len, reverse=True)
 

@@ -1,8 +1,9 @@
 """TrainedModel: the linear models that ``training/skills.py`` trains, and how verdicts are pooled.
 
-Two softmax models, of weighted terms and of the vector, are averaged in logarithms. A tool's own
-verdict is then mixed with the mean of its server's tools and with the verdict on the server's own
-title and description. numpy is imported by functions that run in the worker process.
+Two softmax models, of weighted terms and of the vector, are averaged in logarithms; the latter
+counts twice, since it knows more words. A tool's own verdict is then mixed with the mean of its
+server's tools and with the verdict on the server's own title and description. numpy is imported by
+functions that run in the worker process.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
     from mcp_junction.skills.features import ToolText
 
 WEIGHTS: Final = "trained.npz"
-OWN: Final = 0.3
+OF_TERMS: Final = 1 / 3
+"""The share of the model of terms in a text's verdict, beside that of the vector."""
+OWN: Final = 0.2
 """The share of a tool's own verdict, beside the mean of its server's tools."""
 TOOLS: Final = 0.6
 """The share of the tools' verdicts, beside that on the server's title and description."""
 _PLAIN: Final = 0.8
-_PLAIN_FACTOR: Final = 3.0
+_PLAIN_FACTOR: Final = 3.6
 """A tool whose own verdict is as sure as this counts so many times as much: servers with tools of
 all kinds have those, too."""
 TERMS_SCALE: Final = 3.0
@@ -61,11 +64,11 @@ class TrainedModel:
 
     def judge(self, texts: Sequence[ToolText], vectors: Matrix) -> Matrix:
         """Return the verdict on each text by itself."""
-        by_terms = [self._weigh(text) for text in texts]
-        by_vector = VECTOR_SCALE * vectors @ self._of_vector[:-1] + self._of_vector[-1]
         import numpy
 
-        return normalize(normalize(numpy.stack(by_terms)) + normalize(by_vector), halved=True)
+        by_terms = numpy.stack([self._weigh(text) for text in texts])
+        by_vector = VECTOR_SCALE * vectors @ self._of_vector[:-1] + self._of_vector[-1]
+        return average(normalize(by_terms), normalize(by_vector))
 
     def _weigh(self, text: ToolText) -> Matrix:
         """Return the sum of the weights of a text's terms."""
@@ -80,6 +83,11 @@ class TrainedModel:
         if pooled is None:
             return own
         return normalize(mix(own, pooled) / self.temperature)
+
+
+def average(by_terms: Matrix, by_vector: Matrix) -> Matrix:
+    """Return the verdicts of both models together."""
+    return normalize(OF_TERMS * by_terms + (1 - OF_TERMS) * by_vector)
 
 
 def pool(tools: Matrix, server: Matrix) -> Matrix:
@@ -105,11 +113,11 @@ def weigh_terms(text: ToolText, known: dict[str, int], rarity: Any) -> dict[int,
     return {term: TERMS_SCALE * weight / length for term, weight in raw.items()}
 
 
-def normalize(scores: Matrix, *, halved: bool = False) -> Matrix:
+def normalize(scores: Matrix) -> Matrix:
     """Turn rows of scores into logarithms of shares."""
     import numpy
 
-    scores = numpy.asarray(scores / 2 if halved else scores, numpy.float32)
+    scores = numpy.asarray(scores, numpy.float32)
     scores = scores - scores.max(axis=1, keepdims=True)
     total: Matrix = scores - numpy.log(numpy.exp(scores).sum(axis=1, keepdims=True))
     return total
