@@ -10,8 +10,9 @@ each 0.2 s and makes it half as fast. Where the program itself is the subject, o
 seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
 and of those folders: what others run is not in it. Nor is this process traced meanwhile, where it
 is hardly more than a client, nor where generated examples run the same lines a hundred times over:
-tracing takes nearly as long as the tests. Of a test of whole gateways that has parameters, only the
-first case is traced, on SQLite.
+tracing takes nearly as long as the tests. Of a test of whole gateways, or of programs, that has
+parameters, only the first case is traced, on SQLite. All workers import everything to collect the
+tests, and the first alone is traced meanwhile.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -29,8 +31,10 @@ _TRACING: dict[str, str] = {}
 _CLIENTS = {"cli", "conformance", "demo", "faults", "faults_http", "journeys", "journeys_eras"}
 _CLIENTS |= {"journeys_http", "peers"}
 """Folders whose tests talk to programs, or only put a load on what other tests cover."""
-_GATEWAYS = {"api", "http", "invisible", "memory", "registry"}
+_GATEWAYS = {"api", "credentials", "http", "invisible", "memory", "registry"}
 """Folders whose tests compose gateways, and run the same lines with each parameter."""
+_PROGRAMS = {"cli", "demo"}
+"""Folders whose programs are traced, likewise."""
 _LONG = {"conformance"}
 """Folders with the longest tests: first, or at the end one worker has one of them alone."""
 
@@ -65,9 +69,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in _LONG)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    worker = getattr(session.config, "workerinput", {}).get("workerid", "gw0")
+    with _untraced(is_so=worker != "gw0"):
+        return (yield)
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def _untraced(*, is_so: bool) -> Iterator[None]:
+    """Have coverage see nothing of this process for a while, if that is so."""
+    tracing = coverage.Coverage.current() if is_so else None
+    if tracing is not None:
+        tracing.stop()
+    try:
+        yield
+    finally:
+        if tracing is not None:
+            tracing.start()
 
 
 def _is_bulk(item: pytest.Item) -> bool:
@@ -78,20 +102,26 @@ def _is_bulk(item: pytest.Item) -> bool:
 def _is_repeated(item: pytest.Item) -> bool:
     """Whether it is a further case of a test that is traced in its first."""
     case = getattr(item, "callspec", None)
-    return case is not None and item.path.parent.name in _GATEWAYS and any(case.indices.values())
+    return case is not None and any(case.indices.values())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    is_left_out = item.path.parent.name in _CLIENTS or _is_bulk(item) or _is_repeated(item)
-    tracing = coverage.Coverage.current() if is_left_out else None
-    if tracing is not None:
-        tracing.stop()
+    folder = item.path.parent.name
+    is_known = folder in _GATEWAYS and _is_repeated(item)
+    with _untraced(is_so=folder in _CLIENTS or _is_bulk(item) or is_known):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Let the programs that a further case starts run untraced; fixtures have theirs by now."""
+    is_known = item.path.parent.name in _PROGRAMS and _is_repeated(item)
+    followed = {name: os.environ.pop(name) for name in _TRACING if name in os.environ and is_known}
     try:
         return (yield)
     finally:
-        if tracing is not None:
-            tracing.start()
+        os.environ.update(followed)
 
 
 @pytest.fixture(scope="module")

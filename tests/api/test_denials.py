@@ -106,6 +106,7 @@ async def test_a_foreign_host_or_origin_leaves_a_row(gateway):
     ]
 
 
+@pytest.mark.bulk
 async def test_a_flood_of_401s_is_a_few_rows_that_count_all_of_it(gateway):
     served = await gateway()
     for number in range(1_500):

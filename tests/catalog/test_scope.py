@@ -164,6 +164,7 @@ async def test_equal_scopes_share_their_mask_and_a_change_elsewhere_keeps_their_
     assert after.view(STDIO) is not made.view(STDIO)
 
 
+@pytest.mark.bulk
 async def test_numbers_that_nobody_uses_are_given_up_and_names_stay():
     order = ["x", "y"]
     made = Catalog(page_size=50_000).with_offering(FakeUpstream("y", ["who"]).offering(), order)
@@ -182,6 +183,7 @@ async def test_numbers_that_nobody_uses_are_given_up_and_names_stay():
     assert old.view(BARE).find("t1-7") is None
 
 
+@pytest.mark.bulk
 @pytest.mark.bulk
 async def test_uris_that_nobody_uses_are_given_up_too():
     made = catalog(offering("x", resources=["log://first"]))

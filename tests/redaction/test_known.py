@@ -64,6 +64,7 @@ def test_a_replaced_secret_is_still_known(known):
     assert known.redact(f"{TOKEN} sk-another-0815") == "*** ***"
 
 
+@pytest.mark.bulk
 @pytest.mark.req("S-14")
 @pytest.mark.parametrize("is_masked", [True, False])
 def test_a_thousand_renewals_keep_the_last_values_known_and_no_more(known, is_masked):

@@ -249,6 +249,7 @@ LONG = 1_000_000
     ],
     ids=lambda text: f"{text[:12]}-{len(text)}",
 )
+@pytest.mark.bulk
 @pytest.mark.timeout(60)
 def test_a_long_text_takes_no_long_time(text):
     """Each takes minutes, or memory without end, where its square is gone through."""
@@ -256,6 +257,7 @@ def test_a_long_text_takes_no_long_time(text):
     assert told("it is said", server) == "it is said"
 
 
+@pytest.mark.bulk
 @pytest.mark.timeout(60)
 def test_many_secrets_take_no_long_time():
     """Nor do these, where each is looked for at each place."""
