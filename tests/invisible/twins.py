@@ -255,6 +255,7 @@ class Twins:
         for key in world.servers:
             await served.until(key, "CONNECTED")
         await self._grant(gateway)
+        await until(lambda: not served.registry.state().unclassified_tools)
         await served.registry.skills.classifier.wait_until_done()
         return gateway
 
