@@ -20,6 +20,7 @@ from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
+from mcp_junction.store.database import Batch
 from mcp_junction.store.records import AuditQuery
 from mcp_junction.store.store import open_store
 
@@ -151,6 +152,25 @@ async def test_a_server_that_freezes_with_its_connections_open_is_down(postgres,
     finally:
         machine.thaw()
         machine.remove()
+
+
+@pytest.mark.req("F-16")
+async def test_a_large_batch_is_given_up_when_the_server_takes_no_more_of_it(postgres, vault):
+    url = await schema_url(postgres)
+    other = await asyncpg.connect(url)
+    await other.execute("CREATE TABLE slow (text TEXT)")
+    words = "CREATE FUNCTION wait(text TEXT) RETURNS TEXT LANGUAGE sql VOLATILE"
+    await other.execute(f"{words} AS $$ SELECT text FROM pg_sleep(0.05) $$")
+    await other.close()
+
+    def insert():
+        rows = [("x" * 1_000,)] * 2_000  # more than fits into the buffers
+        yield Batch("INSERT INTO slow (text) VALUES (wait(?))", rows)
+
+    async with await open_store(url, vault, patience=0.5) as store, asyncio.timeout(BOUND):
+        with pytest.raises(StoreUnavailable):
+            await store.vectors._database.write(insert())
+        assert await store.servers.all() == []
 
 
 @pytest.mark.req("F-16")

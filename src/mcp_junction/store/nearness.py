@@ -13,12 +13,14 @@ from typing import Final, TypeVar
 from mcp_junction.errors import StoreError, VectorStoreError
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.vectors import VectorRow
-from mcp_junction.store.database import Batch, Database, Query, Rows, Script
+from mcp_junction.store.database import Database, Query, Rows, Script
 
 MOST_EXACT: Final = 5_000
 """Tools that are compared one by one; in more, what is nearest is left to the caller."""
 _APART: Final = "\x1f"
 _SEARCHED: Final = 200
+_AT_ONCE: Final = 100
+"""Rows of one statement, which has to be done in the time that the store gives it."""
 _T = TypeVar("_T")
 
 
@@ -78,12 +80,18 @@ class PgVectors:
         return f"CAST(CAST(? AS text) AS {self._schema}.vector)"
 
     def _put(self, model: str, rows: Sequence[VectorRow]) -> Script[None]:
+        """Store rows, some with each statement: each row takes its time in the index."""
         table = yield from self._make(len(rows[0].vector) // 4)
-        yield Batch(
-            f"INSERT INTO {table} (model, tool, embedding) VALUES (?, ?, {self._given})"
-            " ON CONFLICT (model, tool) DO UPDATE SET embedding = excluded.embedding",
-            [(model, _key(row.pair), _text(row.vector)) for row in rows],
+        sql = (
+            f"INSERT INTO {table} (model, tool, embedding)"
+            f" SELECT CAST(? AS text), tool, CAST(embedding AS {self._schema}.vector)"
+            " FROM unnest(CAST(? AS text[]), CAST(? AS text[])) AS given (tool, embedding)"
+            " ON CONFLICT (model, tool) DO UPDATE SET embedding = excluded.embedding"
         )
+        for start in range(0, len(rows), _AT_ONCE):
+            some = rows[start : start + _AT_ONCE]
+            keys, vectors = [_key(row.pair) for row in some], [_text(row.vector) for row in some]
+            yield Query(sql, (model, keys, vectors))
 
     def _remove(self, pairs: Sequence[Pair]) -> Script[None]:
         rows: Rows = yield Query(

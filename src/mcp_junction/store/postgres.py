@@ -41,6 +41,7 @@ LOCK_MS: Final = 2_000
 _ACQUIRE: Final = 2.0
 _CONNECT: Final = 2.0
 _CLOSE: Final = 5.0
+_GRACE: Final = 0.1
 _FEW: Final = 200
 """At most so many rows are converted on the event loop; more are converted in a thread."""
 _MIGRATION: Final = 60.0
@@ -166,6 +167,19 @@ class _Progress:
         if not self._limit.expired():
             self._limit.reschedule(None)
 
+    @contextmanager
+    def ending(self, connection: Any) -> Iterator[None]:
+        """Terminate a connection when the time is over: asyncpg does not stop to wait for a server
+        that takes no more of a large batch."""
+        end = self._limit.when()
+        loop = asyncio.get_running_loop()
+        timer = None if end is None else loop.call_at(end + _GRACE, connection.terminate)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+
 
 @contextmanager
 def _as_store_errors() -> Iterator[None]:
@@ -230,7 +244,8 @@ async def _run(connection: Any, statement: Statement, progress: _Progress) -> Ro
             rows: Rows = await connection.fetch(_numbered(sql), *args)
             return rows
         case Batch(sql=sql, rows=many):
-            await connection.executemany(_numbered(sql), many)
+            with progress.ending(connection):
+                await connection.executemany(_numbered(sql), many)
         case Load(table=table, columns=columns, rows=many):
             await connection.copy_records_to_table(table, columns=columns, records=many)
         case Compute(work=work, is_brief=True):
