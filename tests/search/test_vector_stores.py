@@ -17,6 +17,7 @@ from mcp_junction.search.qdrant import INDEXED, QdrantVectors, point_id
 from mcp_junction.search.semantic import SEARCH_MODEL
 from mcp_junction.search.vector_space import VectorSpace
 from mcp_junction.search.vectors import MemoryCache, VectorRow
+from mcp_junction.store.database import Query
 from mcp_junction.store.store import open_store
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
@@ -131,6 +132,23 @@ async def test_models_are_never_mixed(vectors):
 @pytest.mark.req("Q-5")
 async def test_of_a_few_tools_among_many_the_nearest_are_found(vectors):
     assert await recall_in_scope(vectors, 600, SIZE) >= 0.95
+
+
+@pytest.mark.req("Q-5")
+async def test_a_search_of_all_goes_through_the_index_however_often_it_is_made(postgres):
+    def scans():
+        rows = yield Query(
+            "SELECT coalesce(sum(idx_scan), 0) FROM pg_stat_all_indexes"
+            " WHERE schemaname = current_schema() AND indexrelname LIKE '%_hnsw'"
+        )
+        return int(rows[0][0])
+
+    async with pgvectors(postgres) as store, asyncio.timeout(60):
+        await store.put("m", ROWS)
+        for _ in range(8):  # from the sixth on a plan may be one for any vector
+            await store.nearest("m", unit(1), 3, None)
+        while await store._database.write(scans(), durable=False) < 8:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # counted a moment later
 
 
 @pytest.mark.soak

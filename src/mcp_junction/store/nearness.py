@@ -15,13 +15,24 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.search.vectors import VectorRow
 from mcp_junction.store.database import Database, Query, Rows, Script
 
-MOST_EXACT: Final = 5_000
+MOST_EXACT: Final = 1_000
 """Tools that are compared one by one; in more, what is nearest is left to the caller."""
 _APART: Final = "\x1f"
 _SEARCHED: Final = 200
 _AT_ONCE: Final = 100
 """Rows of one statement, which has to be done in the time that the store gives it."""
 _T = TypeVar("_T")
+_SET: Final = {
+    "hnsw.ef_search": str(_SEARCHED),
+    "hnsw.iterative_scan": "strict_order",
+    "enable_sort": "off",
+    "plan_cache_mode": "force_custom_plan",
+}
+"""For one query: go through the index, by a plan for this vector. Without statistics of a new
+table the planner would sort all rows instead; a plan for any vector takes fifty times as long."""
+_USE_INDEX: Final = Query(
+    "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in _SET.items())
+)
 
 
 class PgVectors:
@@ -108,8 +119,7 @@ class PgVectors:
         table = yield from self._make(len(query) // 4)
         vector, distance = _text(query), f"embedding OPERATOR({self._schema}.<=>) {self._given}"
         if within is None:
-            yield Query(f"SET LOCAL hnsw.ef_search = {_SEARCHED}")
-            yield Query("SET LOCAL hnsw.iterative_scan = strict_order")
+            yield _USE_INDEX
             rows = yield Query(
                 f"SELECT tool, 1 - ({distance}) FROM {table}"
                 f" WHERE model = ? ORDER BY {distance} LIMIT ?",
