@@ -257,6 +257,7 @@ async def test_a_store_that_fails_in_a_new_way_is_no_store(store, opener, monkey
     assert await is_sound(opener, store)
 
 
+@pytest.mark.bulk
 async def test_many_short_lives_end(store, opener):
     """Each closes while its own timer may be ringing."""
     async with asyncio.timeout(60):
