@@ -24,6 +24,8 @@ NUMBER_SHIFT: Final = 10
 WEIGHT_MASK: Final = (1 << NUMBER_SHIFT) - 1
 STEPS: Final = 1000
 """The highest weight."""
+_LEAST_SHARE: Final = 1e-4
+"""Of a score: a term that gives less, since nearly all tools have it, is left out."""
 
 
 class TermEntries(msgspec.Struct, frozen=True, gc=False):
@@ -83,9 +85,11 @@ class HeldPostings:
         if not numbers:
             return numpy.zeros(size, numpy.float32)
         whole = sum(rarities) * STEPS
-        shares = [one * (rare / whole) for one, rare in zip(weights, rarities, strict=True)]
-        scores = numpy.bincount(numpy.concatenate(numbers), numpy.concatenate(shares), size)
-        return scores.astype(numpy.float32)
+        parts = zip(numbers, weights, rarities, strict=True)
+        telling = [one for one in parts if one[2] * STEPS > _LEAST_SHARE * whole]
+        shares = [one * (rare / whole) for _, one, rare in telling]
+        places = numpy.concatenate([found for found, *_ in telling])
+        return numpy.bincount(places, numpy.concatenate(shares), size).astype(numpy.float32)
 
 
 def _nothing() -> NDArray[numpy.uint32]:

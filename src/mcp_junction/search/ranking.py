@@ -230,12 +230,14 @@ class Ranker:
         if mask is None or visible is None or skills is None or not has_words:
             return msgspec.structs.replace(held, is_lacking=True)
         among = _Candidates(numpy.flatnonzero(mask), mask)
-        texts = self._table.embed([job.query, *(job.clauses or [job.query])])
+        clauses = [clause for clause in job.clauses if clause != job.query]
+        texts = self._table.embed([job.query, *clauses])
         cosines = self._static.cosines(texts, among.numbers)
+        best = cosines[1:].max(axis=0) if clauses else cosines[0]
         whole = cosines[0]
         if not job.deep_query:
             _replace(whole, among, job)
-        meaning = self._mix_models(job, 0.5 * whole + 0.5 * cosines[1:].max(axis=0), among)
+        meaning = self._mix_models(job, 0.5 * whole + 0.5 * best, among)
         words = self._score_words(job, visible, among)
         skill, groups = self._score_skills(skills, texts[0], whole, among)
         top = dict(sorted(groups.items(), key=lambda one: -one[1])[:TOP_SKILLS])
