@@ -92,6 +92,6 @@ def test_what_rows_share_is_kept_for_a_bounded_number_of_callers(route, monkeypa
     monkeypatch.setattr(audit_rows, "_subjects", {})
     for number in range(audit_rows._MAX_SUBJECTS + 1):
         call = msgspec.structs.replace(ended(route), principal=Principal(f"a{number}", Role.AGENT))
-        line, key, _ = CallRow(call, 1.0).encode("w", number)
+        line, key, *_ = CallRow(call, 1.0).encode("w", number)
         assert msgspec.json.decode(line, type=AuditRow).actor == key[0] == f"a{number}"
     assert len(audit_rows._subjects) == 1

@@ -1,10 +1,4 @@
-"""Chain: turns audit entries into pages that are chained by MACs; Seals: makes and checks the MACs.
-
-A page is what one flush stores, a row per line. A row has a tag: 16 bytes of keyed BLAKE2b over its
-line and all lines before it in the page. The page's MAC is HMAC-SHA-256 over the MAC of the page
-before it, its place and its last tag; the first page follows the *genesis* of its writer. So an
-edit shows in the tag of its row; a deletion or a reordering shows in the page after.
-"""
+"""Chain: turns audit entries into pages that are chained by MACs. The MACs are ``seals.py``'s."""
 
 from __future__ import annotations
 
@@ -12,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from hashlib import blake2b, sha256
-from hmac import compare_digest
+from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
+from mcp_junction.audit.seals import Seals
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.detect import Memo, names_secret
@@ -33,7 +27,6 @@ from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.audit_terms import SealedPage, SegmentBuilder, TermKey, needs_filter
 from mcp_junction.store.records import AuditPage
 
-TAG: Final = 16
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
 _encode = encode_row = msgspec.json.Encoder().encode
@@ -52,9 +45,13 @@ class IntentWaiter(NamedTuple):
     check: IntentCheck | None = None
 
 
-EncodedRow = tuple[bytes, TermKey, str | None]
-"""The line of a row; what the row is found by, its values as they were written; and its correlation
-id, if the time in that does not lead to the row."""
+OPENS: Final = ""
+"""In the place of a reference: the row is an intent itself."""
+
+EncodedRow = tuple[bytes, TermKey, str | None, str | None]
+"""The line of a row; what the row is found by, its values as they were written; its correlation id,
+if the time in that does not lead to the row; and the reference of the intent that it closes, or
+OPENS."""
 
 
 class Recordable(Protocol):
@@ -151,9 +148,10 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
             None if tool is None or target is None else names[target],
             self.decision,
         )
+        intent = OPENS if self.kind == "intent" else self.closes
         if correlation is None or not needs_filter(correlation, self.at):
-            return line, key, None
-        return line, key, clean_text(correlation)
+            return line, key, None, intent
+        return line, key, clean_text(correlation), intent
 
 
 class Chain:
@@ -181,8 +179,8 @@ class AuditBatch:
     """
 
     __slots__ = (
-        "_chain", "_correlations", "_entries", "_first", "_keys", "_lines", "_sealed", "_tag",
-        "_tags", "_times", "durable", "waiters",
+        "_chain", "_correlations", "_entries", "_first", "_intents", "_keys", "_lines", "_sealed",
+        "_tag", "_tags", "_times", "durable", "waiters",
     )  # fmt: skip
 
     def __init__(
@@ -196,6 +194,8 @@ class AuditBatch:
         self._times: list[float] = []
         self._keys: set[TermKey] = set()
         self._correlations: list[str] = []
+        self._intents: list[tuple[int, str]] = []
+        """The rows that open or close an intent."""
         self._tag = chain.seals.new_tag_hash()
         self._sealed: SealedPage | None = None
         self.waiters = waiters
@@ -234,7 +234,7 @@ class AuditBatch:
             page = msgspec.structs.replace(page, mac=chain.seals.mac(chain.mac, page))
             chain.mac, chain.seq = page.mac, page.last_seq
             segment = chain.index.add(page, self._keys, self._correlations)
-            intents = _find_intents(self._entries, chain.writer, first)
+            intents = _find_intents(self._intents, chain.writer)
             self._sealed = SealedPage(page, *intents, segment)
         return self._sealed
 
@@ -263,12 +263,12 @@ class AuditBatch:
         for seq, given in enumerate(self._entries[done : done + count], self._first + done):
             at = given.at
             try:
-                line, key, correlation = given.encode(writer, seq)
+                line, key, correlation, intent = given.encode(writer, seq)
             except Exception:  # whatever a caller put into it: the row must be written
                 log.exception("an audit entry cannot be read")
                 entry = _unreadable(given)
                 at = entry.at
-                line, key, correlation = entry.encode(writer, seq)
+                line, key, correlation, intent = entry.encode(writer, seq)
             lines.append(line)
             times.append(at)
             if key is not last_key:  # as it is in a row of calls of one caller
@@ -276,6 +276,8 @@ class AuditBatch:
                 last_key = key
             if correlation is not None:
                 self._correlations.append(correlation)
+            if intent is not None:
+                self._intents.append((seq, intent))
             tag.update(line)
             tags.append(tag.digest())
         return len(lines) < len(self._entries)
@@ -288,94 +290,30 @@ def refuse_each(waiters: Sequence[IntentWaiter], error: StoreUnavailable) -> Non
             future.set_exception(error)
 
 
-class Seals:
-    """Makes and checks the MACs of pages and the tags of rows with one key.
-
-    HMAC by hand: the hash states that depend on the key alone are computed once, then copied.
-    """
-
-    __slots__ = ("_inner", "_outer", "_tag")
-
-    def __init__(self, key: bytes) -> None:
-        block = key.ljust(64, b"\0")
-        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
-        self._tag = blake2b(key=key, digest_size=TAG, person=b"junction row")
-
-    def digest(self, *parts: bytes) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
-        for part in parts:
-            inner.update(part)
-        outer.update(inner.digest())
-        return outer.digest()
-
-    def genesis(self, writer: str) -> bytes:
-        """Return the MAC that the first page of a writer follows."""
-        return self.digest(b"genesis/" + writer.encode())
-
-    def mac(self, before: bytes, page: AuditPage) -> bytes:
-        place = (page.writer, page.first_seq, page.last_seq, page.first_at, page.last_at)
-        return self.digest(before, _encode(place), page.tags[-TAG:])
-
-    def new_tag_hash(self) -> blake2b:
-        """Return the hash from which the tags of a page's rows are taken, before its first row."""
-        return self._tag.copy()
-
-    def tags(self, lines: Sequence[bytes]) -> bytes:
-        """Make the tags of a page's rows: each covers its line and all lines before it."""
-        state = self.new_tag_hash()
-        tags = []
-        for line in lines:
-            state.update(line)
-            tags.append(state.digest())
-        return b"".join(tags)
-
-    def is_next(self, before: bytes, page: AuditPage) -> bool:
-        """Whether a page is unchanged and follows the one with the MAC ``before``."""
-        if not compare_digest(self.mac(before, page), page.mac):
-            return False
-        return compare_digest(self.tags(page.lines), page.tags)
-
-    def is_intact(self, page: AuditPage) -> bool:
-        """Whether the rows of a page are unchanged since they were written with this key."""
-        return self.first_bad_row(page) is None
-
-    def first_bad_row(self, page: AuditPage) -> int | None:
-        """Find the first row of a page that was changed, moved or removed."""
-        lines = page.lines
-        tags = self.tags(lines)
-        for index, seq in enumerate(range(page.first_seq, page.last_seq + 1)):
-            here = slice(index * TAG, (index + 1) * TAG)
-            if index >= len(lines) or not compare_digest(tags[here], page.tags[here]):
-                return seq
-            if msgspec.json.decode(lines[index])[:2] != [page.writer, seq]:
-                return seq
-        return None if len(tags) == len(page.tags) else page.last_seq + 1
-
-
 def _find_intents(
-    entries: Sequence[Recordable], writer: str, first: int
+    rows: Sequence[tuple[int, str]], writer: str
 ) -> tuple[list[int], list[tuple[str, int]]]:
-    """Find the intents that these entries open, and the earlier ones that they close."""
+    """Find the intents that these rows open, and the earlier ones that they close."""
     opens: dict[tuple[str, int], None] = {}
     closes = []
-    for seq, entry in enumerate(entries, first):
-        if entry.kind == "intent":
+    for seq, reference in rows:
+        if reference == OPENS:
             opens[writer, seq] = None
-        elif entry.closes is not None:
-            whose, _, which = entry.closes.rpartition(":")
-            intent = (whose, int(which))
-            if intent in opens:
-                del opens[intent]
-            else:
-                closes.append(intent)
+            continue
+        whose, _, which = reference.rpartition(":")
+        intent = (whose, int(which))
+        if intent in opens:
+            del opens[intent]
+        else:
+            closes.append(intent)
     return [seq for _, seq in opens], closes
 
 
 def _unreadable(entry: Recordable) -> Entry:
     """Make the entry that is stored in the place of one that cannot be encoded."""
     detail = {"unreadable": True, "actor": ascii(entry.actor)[:100]}
-    return Entry(kind=str(entry.kind), actor="?", action="?", at=time.time(), detail=detail)
+    kind, closes = str(entry.kind), entry.closes if isinstance(entry.closes, str) else None
+    return Entry(kind=kind, actor="?", action="?", at=time.time(), detail=detail, closes=closes)
 
 
 def clean_text(text: str) -> str:

@@ -40,7 +40,7 @@ from mcp_junction.telemetry.events import OutcomeName
 
 log = logging.getLogger("mcp_junction.audit")
 
-FLUSH: Final = 0.05
+FLUSH: Final = 0.025
 MOST: Final = 50_000
 """Entries that are buffered at most; more are counted as lost."""
 PAGE: Final = 2_000

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mcp_junction.audit.chain import Seals
 from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.audit.seals import Seals
 from mcp_junction.audit.writers import describe_head
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock

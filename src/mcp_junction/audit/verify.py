@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mcp_junction.audit.chain import Seals
 from mcp_junction.audit.checkpoints import Checkpoint
 from mcp_junction.audit.indexing import IndexCheck
+from mcp_junction.audit.seals import Seals
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.records import AuditPage, AuditQuery, AuditRow
 

@@ -105,8 +105,8 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
         )
         made = read_beginning(correlation[:BEGINNING])
         if made is not None and -1.0 <= at - made <= PROMPT:
-            return line, subject.key, None
-        return line, subject.key, correlation
+            return line, subject.key, None, None
+        return line, subject.key, correlation, None
 
     def _encode_labelled(self, writer: str, seq: int, subject: _Subject) -> EncodedRow:
         """Encode a call that is not plain in every respect."""
@@ -138,7 +138,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
                 None if carried.task_id is None else clean_text(carried.task_id),
             )
         )
-        return line, subject.key, correlation if is_filtered else None
+        return line, subject.key, correlation if is_filtered else None, intent
 
 
 def _add_subject(ended: CallEnded) -> _Subject:
