@@ -22,7 +22,7 @@ from mcp_junction.catalog.items import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import DONE, Flight, new_flight
+from mcp_junction.upstream.flight import DONE, Flight, new_wire_id
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.upstream import Upstream
@@ -66,12 +66,13 @@ class Attempt(msgspec.Struct, eq=False):
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Future[Outcome]:
         """Send a request with our own progress token; the future is its end."""
-        call = self.call
-        flight = new_flight(call.method, self, loop)
+        call, wire_id = self.call, new_wire_id()
         if call.progress_token is not None:
-            params["_meta"] = envelope.with_progress_token(params["_meta"], flight.wire_id)
-        flight.params = encode.dumps(params)
-        flight.headers = headers
+            params["_meta"] = envelope.with_progress_token(params["_meta"], wire_id)
+        # Looking up the loop costs a system call.
+        future = (loop or asyncio.get_running_loop()).create_future()
+        text, target = encode.dumps(params), self.route.canonical
+        flight = Flight(call.method, future, wire_id, self, text, headers, call.attempts, target)
         if call.ended_by is not None:
             flight.end(call.ended_by)
         else:
@@ -110,6 +111,8 @@ class Attempt(msgspec.Struct, eq=False):
 
     def count_replay(self) -> None:
         self.call.attempts += 1
+        if self.flight is not None:
+            self.flight.attempts = self.call.attempts
 
     def progress(self, params: dict[str, Raw]) -> None:
         if self.idle is not None:

@@ -22,7 +22,7 @@ from mcp_junction.protocol.versions import INVALID_PARAMS, LOG_LEVELS
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 from mcp_junction.upstream.upstream import Upstream
 
 _NO_TASK = "there is no such task"
@@ -80,7 +80,7 @@ class StatelessToHandshakeAdapter:
         outcome = await attempt.fly(link, params, b"", self._loop)
         parked = attempt.parked
         if parked is None:
-            return attempt.finish(in_stateless_era(outcome))
+            return outcome if outcome.kind is RESULT else in_stateless_era(outcome)
         attempt.parked = None
         await asyncio.sleep(0)  # questions that come together are asked together
         return await self._resume.wait(attempt, parked)

@@ -52,9 +52,9 @@ class EraLinks:
                 return self._handshake
         elif not self._is_only_link(call, upstream):
             return None
-        if era is STATELESS and call.method in SUBSCRIBING:
-            return self._subscription
-        return self._adapter(call, link)
+        elif era is HANDSHAKE:
+            return self._to_handshake
+        return self._subscription if call.method in SUBSCRIBING else self._adapter(call, link)
 
     @staticmethod
     def _is_only_link(call: Call, upstream: Upstream) -> bool:

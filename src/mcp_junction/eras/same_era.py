@@ -7,6 +7,7 @@ and the id of its task, which is good for this client alone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Final
 
 from msgspec import Raw
@@ -37,18 +38,8 @@ class HandshakeAdapter:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    async def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Outcome:
-        outcome = await attempt.fly(link, attempt.params(), b"", self._loop)
-        attempts, target = attempt.call.attempts, attempt.route.canonical
-        return Outcome(
-            outcome.kind,
-            outcome.payload,
-            outcome.delivery,
-            attempts,
-            target,
-            False,
-            outcome.failure,
-        )
+    def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Awaitable[Outcome]:
+        return attempt.fly(link, attempt.params(), b"", self._loop)
 
 
 class StatelessAdapter:

@@ -98,6 +98,10 @@ class Flight(msgspec.Struct, eq=False):
     params: bytes = b""
     headers: bytes = b""
     """Header lines for a stateless server over HTTP."""
+    attempts: int = 0
+    """The attempts of its call so far, this one included, and the canonical name of what is called:
+    its outcome says both."""
+    target: str = ""
     state: FlightState = FlightState.QUEUED
     link: FlightSender | None = None
     carrier: object = None
@@ -122,6 +126,8 @@ class Flight(msgspec.Struct, eq=False):
     def end(self, outcome: Outcome) -> None:
         """Set the outcome; only the first one counts."""
         self.state = DONE
+        if outcome.attempts != self.attempts:
+            outcome = outcome.counted(self.attempts, self.target)
         # Both refer to us: a reference cycle would keep a large call until the next collection.
         self.caller = self.carrier = None
         if not self.future.done():
@@ -134,11 +140,11 @@ class Flight(msgspec.Struct, eq=False):
         self.end(outcome)
 
 
-def new_flight(
-    method: str,
-    caller: FlightCaller | None = None,
-    loop: asyncio.AbstractEventLoop | None = None,
-) -> Flight:
-    """Make a flight. Looking up the loop costs a system call: pass it if known."""
-    loop = loop or asyncio.get_running_loop()
-    return Flight(method, loop.create_future(), b"%d" % next(_wire_ids), caller)
+def new_wire_id() -> bytes:
+    """Return an id that no other flight has."""
+    return b"%d" % next(_wire_ids)
+
+
+def new_flight(method: str, caller: FlightCaller | None = None) -> Flight:
+    """Make a flight; without a caller, of a request of our own."""
+    return Flight(method, asyncio.get_running_loop().create_future(), new_wire_id(), caller)

@@ -130,7 +130,9 @@ class Multiplexer:
         if isinstance(line, Overlong):
             self._handle_overlong(line)
             return
-        if line[:1] != b"{":  # noise can come in floods: it must not cost what a frame costs
+        if not line.startswith(
+            b"{"
+        ):  # noise can come in floods: it must not cost what a frame costs
             line = line.lstrip(_MARGIN)
             if line[:1] != b"{":
                 if not self._handle_batch(line, on):
@@ -140,7 +142,7 @@ class Multiplexer:
         if answer is not None:  # as nearly always
             flight = self.flights.pop(answer[0], None)
             if flight is not None:
-                flight.end(Outcome(RESULT, answer[1]))
+                flight.end(Outcome(RESULT, answer[1], None, flight.attempts, flight.target))
                 return
         self._handle_frame(line, on)
 
@@ -194,7 +196,7 @@ class Multiplexer:
         elif frame.error:
             flight.end(outcomes.refused(frame.error, flight.failure))
         else:
-            flight.end(Outcome(RESULT, frame.result))
+            flight.end(Outcome(RESULT, frame.result, None, flight.attempts, flight.target))
 
     def _handle_overlong(self, line: Overlong) -> None:
         limit = f"the limit of {line.limit} on a line (max_line_bytes)"

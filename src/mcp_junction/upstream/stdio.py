@@ -219,13 +219,13 @@ class StdioLink(MultiplexedLink):
         stdin, multiplexer, ward = self._stdin, self.multiplexer, self._ward
         if (
             stdin is None
-            or stdin.is_closing
+            or stdin.transport.is_closing()
             or self.closed.done()
             or (ward is not None and ward.exited.done())
         ):
             why = "it no longer reads its input"
             flight.end(outcomes.unavailable(self.server, why, LINK_FAILED))
-        elif stdin.unsent > self._limits.bytes:
+        elif stdin.size + stdin.transport.get_write_buffer_size() > self._limits.bytes:
             flight.end(outcomes.unavailable(self.server, "it does not read its input"))
         elif len(multiplexer.flights) >= self._limits.calls and flight.caller is not None:
             flight.end(outcomes.overloaded(self.server, len(multiplexer)))
