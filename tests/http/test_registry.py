@@ -157,7 +157,7 @@ async def test_a_call_whose_client_has_gone_is_ended_with_the_idle_time_of_its_s
     there, stays = Gone(), Gone()
     stays.is_gone = False
     for found, exchange in ((left, there), (waited_for, stays)):
-        wire = HttpReply(None, desk.tasks, b"", exchange, found.session.usage, found)
+        wire = HttpReply(None, desk.tasks, b"", exchange, found)
         found.session.calls[b"1"] = Waiting(wire)
     call = left.session.calls[b"1"]
     desk.clock.time += IDLE - 1

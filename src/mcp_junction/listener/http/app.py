@@ -21,8 +21,8 @@ from mcp_junction.identity.challenges import Door
 from mcp_junction.listener.acceptance import find_carrying
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.exchange import AsgiExchange
-from mcp_junction.listener.http.guard import Guard, describe_denial
-from mcp_junction.listener.http.heads import Fields
+from mcp_junction.listener.http.guard import Guard, describe_denial, has_two_hosts
+from mcp_junction.listener.http.heads import Fields, has_handshake_version
 from mcp_junction.listener.http.host import (
     METRICS,
     HttpHost,
@@ -32,18 +32,17 @@ from mcp_junction.listener.http.host import (
     Send,
     SessionChannel,
 )
-from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, respond
+from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, refuse, respond
 from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.replies import CollectedReply, Reply, ending, refuse_bytes
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol import encode, envelope, frames, requests
+from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol import requests as batch
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.versions import (
     BATCH_VERSIONS,
     HANDSHAKE_VERSIONS,
-    INVALID_REQUEST,
     SERVER_UNAVAILABLE,
     STATELESS_VERSIONS,
 )
@@ -57,7 +56,6 @@ _ENDPOINTS = "/mcp/"
 """What the paths of all endpoints but the first begin with."""
 _API = "/api/"
 _PAGES = ("/oauth/", "/approvals/")
-_VERSIONS = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
 
 
@@ -102,24 +100,30 @@ class HttpListener:
         """Take no more requests; running calls go on, and can be answered and cancelled."""
         self._draining = True
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Plain function: checks, then returns the handler's awaitable."""
-        given = scope["headers"]
-        if type(given) is Fields and given.is_checked and "exchange" in scope:  # as nearly all
-            principal = self._host.principal(given.by_name, scope)
-            if principal is not None:
-                exchange = scope["exchange"]
-                exchange.principal = principal
-                post = HttpPost(principal, EVERYTHING, given, given.by_name, send, exchange)
-                return self._read(post, exchange.body)
-        return self._check(scope, receive, send)
+    def answer_checked(self, exchange: AsgiExchange) -> Awaitable[None] | None:
+        """Answer a request whose head was checked before, as nearly all; None for any other."""
+        given = exchange.scope["headers"]
+        if not given.is_checked:
+            return None
+        principal = self._host.principal(given.by_name, exchange.scope)
+        if principal is None:
+            return None
+        exchange.principal = principal
+        headers, session_id = given.by_name, given.session_id
+        post = HttpPost(
+            principal, EVERYTHING, given, headers, exchange.send, exchange, None, session_id
+        )
+        return self._read(post, exchange.body)
 
-    def _check(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Find out who is asking for what, and refuse what is not let in."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Find out who is asking for what, and refuse what is not let in.
+
+        Plain function: checks, then returns the handler's awaitable.
+        """
         given = scope["headers"]
         headers: dict[bytes, bytes] = given.by_name if type(given) is Fields else dict(given)
         if not self._guard.admits(headers.get(b"host", b""), headers.get(b"origin", b"")) or (
-            len(given) != len(headers) and _has_two_hosts(given)
+            len(given) != len(headers) and has_two_hosts(given)
         ):
             return self._refuse_host(scope, send)
         endpoint = self._host.endpoint(scope["path"])
@@ -134,12 +138,12 @@ class HttpListener:
         if method == "POST":
             return self._post(scope, headers, receive, send, principal, endpoint)
         if headers.get(b"mcp-protocol-version") in _STATELESS:
-            return _refuse(send, 405, f"no {method} in this version", [(b"allow", b"POST")])
+            return refuse(send, 405, f"no {method} in this version", [(b"allow", b"POST")])
         if method == "GET":
             return self._get(scope, headers, receive, send, principal, endpoint)
         if method == "DELETE":
             return self._delete(headers, send, principal, endpoint)
-        return _refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
+        return refuse(send, 405, f"no {method} here", [(b"allow", b"GET, POST, DELETE")])
 
     async def _verify(
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
@@ -149,7 +153,7 @@ class HttpListener:
             refused = await self._door.verify(headers)
         except IssuerUnavailable as error:
             self._note_refused(scope, 503, str(error))
-            await _refuse(send, 503, f"{error}; try again", [(b"retry-after", b"30")])
+            await refuse(send, 503, f"{error}; try again", [(b"retry-after", b"30")])
             return
         if refused is None and self._host.principal(headers, scope) is not None:
             await self(scope, receive, send)
@@ -159,7 +163,7 @@ class HttpListener:
         self._note_refused(scope, status, reason)
         given = self._door.challenge(scope["path"], refused).encode("latin-1", "replace")
         words = str(refused) if refused else "a key is needed: Authorization: Bearer …"
-        await _refuse(send, status, words, [(b"www-authenticate", given)])
+        await refuse(send, status, words, [(b"www-authenticate", given)])
 
     def _note_refused(self, scope: Scope, status: int, reason: str) -> None:
         """Write a refused request to the log and to the audit."""
@@ -174,7 +178,7 @@ class HttpListener:
         if self._rest is not None and _is_rest(scope["path"]):
             await self._rest.refuse(send, scope["path"], "FORBIDDEN", words)
         else:
-            await _refuse(send, 403, words)
+            await refuse(send, 403, words)
 
     async def _serve_other_path(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -183,7 +187,7 @@ class HttpListener:
         elif self._pages is not None and path.startswith(_PAGES):
             await self._pages(scope, receive, send)
         elif scope["method"] not in ("GET", "HEAD"):
-            await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
+            await refuse(send, 404, "there is nothing here; the endpoint is /mcp")
         elif path == "/healthz":
             await respond(send, Reply(b'{"status":"ok"}\n'))
         elif path == "/readyz" and self._host.is_ready:
@@ -195,7 +199,7 @@ class HttpListener:
         elif (described := self._door.describe_resource(path)) is not None:
             await respond(send, Reply(described), [(b"cache-control", b"max-age=300")])
         else:
-            await _refuse(send, 404, "there is nothing here; the endpoint is /mcp")
+            await refuse(send, 404, "there is nothing here; the endpoint is /mcp")
 
     # -- POST
 
@@ -210,7 +214,7 @@ class HttpListener:
     ) -> Awaitable[None]:
         kind = headers.get(b"content-type", b"")
         if kind != _TYPE and not kind.lower().startswith(_TYPE):
-            return _refuse(send, 415, "send content-type: application/json")
+            return refuse(send, 415, "send content-type: application/json")
         given, exchange = scope["headers"], scope.get("exchange")
         carrying = None
         if type(given) is not Fields or given.carries is not False:
@@ -220,7 +224,10 @@ class HttpListener:
                 return respond(send, Reply(refuse_bytes(error), 400))
             if type(given) is Fields:  # most come again and again
                 given.carries = carrying is not None
-                given.is_checked = carrying is None and endpoint is EVERYTHING
+                if carrying is None and endpoint is EVERYTHING and b"authorization" in headers:
+                    given.is_checked = True
+                    if has_handshake_version(headers):
+                        given.session_id = headers.get(b"mcp-session-id", b"").decode("latin-1")
         post = HttpPost(principal, endpoint, given, headers, send, exchange, carrying)
         # Our own HTTP protocol has the body already, or did not even keep it.
         if exchange is None:
@@ -235,7 +242,7 @@ class HttpListener:
         """Handle the body of a POST: one frame, a batch, or neither."""
         headers, send = post.headers, post.send
         if body is None:
-            return _refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
+            return refuse(send, 413, f"the body is over the limit of {self._max_body} bytes")
         try:
             frame = requests.decode(body)
         except FrameError as error:
@@ -244,25 +251,25 @@ class HttpListener:
             return respond(send, Reply(refuse_bytes(error), 400))
         if self._draining and frame.method and frame.id:
             return respond(send, ending(bytes(frame.id)))
-        is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
+        session_id = post.session_id
+        is_stateless = not session_id and headers.get(b"mcp-protocol-version") in _STATELESS
         if frame.method == "initialize" and frame.id and not is_stateless:
             return self._open(frame, post)
         if is_stateless or (
-            b"mcp-session-id" not in headers and envelope.stated_version(frame) is not None
+            not session_id
+            and b"mcp-session-id" not in headers
+            and envelope.stated_version(frame) is not None
         ):  # its params describe its sender
             return self._stateless.answer(post, frame)
-        found = self._session(headers, post.principal, post.endpoint)
+        found = self._session(headers, post.principal, post.endpoint, session_id)
         if isinstance(found, HttpRefusal):
-            return _refuse(send, *found)
+            return refuse(send, *found)
         if not frame.id or not frame.method:
             self._dispatcher.take(found.session, frame)
             return respond(send, Reply(b"", 202))
-        return self._dispatcher.answer(found.session, frame, self._reply(post, found)) or done()
-
-    def _reply(self, post: HttpPost, found: HttpSession) -> HttpReply:
-        """Make the reply to a POST of a session."""
-        accept, usage = post.headers.get(b"accept"), found.session.usage
-        return HttpReply(post.send, self._tasks, accept, post.exchange, usage, found, post.carrying)
+        accept = headers.get(b"accept")
+        reply = HttpReply(send, self._tasks, accept, post.exchange, found, post.carrying)
+        return self._dispatcher.answer(found.session, frame, reply) or done()
 
     async def _body(self, receive: Receive) -> bytes | None:
         """Read the whole body; None when it is over the limit."""
@@ -291,17 +298,22 @@ class HttpListener:
         await respond(send, Reply(reply.answer), [(b"mcp-session-id", found.id.encode())])
 
     def _session(
-        self, headers: dict[bytes, bytes], principal: Principal, endpoint: Endpoint
+        self,
+        headers: dict[bytes, bytes],
+        principal: Principal,
+        endpoint: Endpoint,
+        session_id: str = "",
     ) -> HttpSession | HttpRefusal:
         """Find the session that a request names, or say why it is refused."""
-        session_id = headers.get(b"mcp-session-id")
-        if session_id is None:
-            return HttpRefusal(400, "no Mcp-Session-Id: send initialize first")
-        version = headers.get(b"mcp-protocol-version")
-        if version and version not in _VERSIONS:
-            known = ", ".join(HANDSHAKE_VERSIONS)
-            return HttpRefusal(400, f"MCP-Protocol-Version must be one of {known}")
-        found = self._registry.find(session_id.decode("latin-1"), principal, endpoint)
+        if not session_id:
+            named = headers.get(b"mcp-session-id")
+            if named is None:
+                return HttpRefusal(400, "no Mcp-Session-Id: send initialize first")
+            if not has_handshake_version(headers):
+                known = ", ".join(HANDSHAKE_VERSIONS)
+                return HttpRefusal(400, f"MCP-Protocol-Version must be one of {known}")
+            session_id = named.decode("latin-1")
+        found = self._registry.find(session_id, principal, endpoint)
         return found or HttpRefusal(404, "there is no such session; send initialize again")
 
     async def _batch(self, body: bytes, error: FrameError, post: HttpPost) -> None:
@@ -309,7 +321,7 @@ class HttpListener:
         send = post.send
         found = self._session(post.headers, post.principal, post.endpoint)
         if isinstance(found, HttpRefusal):
-            await _refuse(send, *found)
+            await refuse(send, *found)
             return
         try:
             if found.session.protocol_version not in BATCH_VERSIONS:
@@ -320,7 +332,8 @@ class HttpListener:
             return
         if self._draining:
             parts = [_ending(part) for part in parts]
-        reply = self._reply(post, found)
+        accept = post.headers.get(b"accept")
+        reply = HttpReply(send, self._tasks, accept, post.exchange, found, post.carrying)
         answers = await self._dispatcher.answer_batch(found.session, parts, reply, post.carrying)
         if reply.stream is not None:
             await reply.finish(*answers)
@@ -340,11 +353,11 @@ class HttpListener:
         endpoint: Endpoint,
     ) -> None:
         if b"text/event-stream" not in headers.get(b"accept", b""):
-            await _refuse(send, 406, "a GET here is for a stream: accept text/event-stream")
+            await refuse(send, 406, "a GET here is for a stream: accept text/event-stream")
             return
         found = self._session(headers, principal, endpoint)
         if isinstance(found, HttpRefusal):
-            await _refuse(send, *found)
+            await refuse(send, *found)
             return
         last = found.find_stream(headers.get(b"last-event-id", b""))
         stream, after = last if last is not None else (found.standing(self._tasks), None)
@@ -366,7 +379,7 @@ class HttpListener:
     ) -> None:
         found = self._session(headers, principal, endpoint)
         if isinstance(found, HttpRefusal):
-            await _refuse(send, *found)
+            await refuse(send, *found)
         else:
             self._registry.remove(found, "the client ended the session")
             await respond(send, Reply(b""))
@@ -376,22 +389,8 @@ def _is_rest(path: str) -> bool:
     return path.startswith(_API) or path == METRICS
 
 
-def _has_two_hosts(given: list[tuple[bytes, bytes]]) -> bool:
-    """Whether there are two Hosts or Origins: a proxy may have read the other one."""
-    names = [name for name, _ in given]
-    return names.count(b"host") > 1 or names.count(b"origin") > 1
-
-
 def _ending(part: batch.BatchPart) -> batch.BatchPart:
     """Replace a request of a batch by a refusal, because Junction is ending."""
     if isinstance(part, Frame) and part.is_request:
         return FrameError(SERVER_UNAVAILABLE, "Junction is ending", bytes(part.id))
     return part
-
-
-async def _refuse(
-    send: Send, status: int, message: str, extra: list[tuple[bytes, bytes]] | None = None
-) -> None:
-    code = SERVER_UNAVAILABLE if status >= 500 else INVALID_REQUEST
-    body = encode.error(b"null", encode.error_object(code, message))
-    await respond(send, Reply(body, status), extra or ())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -43,11 +43,16 @@ class ClientConnection(Protocol):
     def finish(self, exchange: AsgiExchange) -> None: ...
 
 
+AnswerChecked = Callable[["AsgiExchange"], Awaitable[None] | None]
+"""Answers a request whose head an app has checked before, without ASGI; None for any other."""
+
+
 class AsgiExchange(msgspec.Struct, eq=False):
     """One request, and the response to it: ASGI's receive and send."""
 
     _connection: ClientConnection
-    _scope: dict[str, Any]
+    scope: dict[str, Any]
+    """The ASGI scope of all requests with its head: the app gets a copy."""
     body: bytes | None
     """The whole body, without ``receive``; None when it was too large to keep."""
     keep_alive: bool = True
@@ -63,10 +68,13 @@ class AsgiExchange(msgspec.Struct, eq=False):
     _gone: bool = False
     _disconnected: asyncio.Future[None] | None = None
 
-    async def run(self, app: Any) -> None:
+    async def run(self, app: Any, answer_checked: AnswerChecked | None = None) -> None:
+        """Have the request answered: directly, if the app has that way for it, else by ASGI."""
         try:
-            self._scope["exchange"] = self
-            await app(self._scope, self.receive, self.send)
+            answering = answer_checked(self) if answer_checked is not None else None
+            if answering is None:
+                answering = app({**self.scope, "exchange": self}, self.receive, self.send)
+            await answering
         except Exception:  # the client still gets an answer
             log.exception("a request failed inside Junction")
             self.keep_alive = False
@@ -78,7 +86,6 @@ class AsgiExchange(msgspec.Struct, eq=False):
                 self.keep_alive = False
                 self.complete = True
                 self._connection.finish(self)
-            del self._scope["exchange"]  # no circle is left for the collector to find
 
     @property
     def is_own_peer(self) -> bool:
@@ -97,8 +104,7 @@ class AsgiExchange(msgspec.Struct, eq=False):
         self._started = True
         end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if len(body) < _LARGE:
-            length = b"%d" % len(body)
-            self._connection.write(b"".join((head, b"content-length: ", length, end, body)))
+            self._connection.write(b"%bcontent-length: %d%b%b" % (head, len(body), end, body))
         else:
             head = b"%bcontent-length: %d%b" % (head, len(body), end)
             self._connection.write_parts((head, body))
@@ -141,7 +147,7 @@ class AsgiExchange(msgspec.Struct, eq=False):
                 raise ValueError("a header holds a line break")
             sized = sized or name == b"content-length"
             parts.append(b"%b: %b\r\n" % (name, value))
-        if not sized and self._scope["http_version"] == "1.0":
+        if not sized and self.scope["http_version"] == "1.0":
             self.keep_alive = False  # the end of the connection is the end of the body
         elif not sized:
             self._chunked = True
@@ -154,7 +160,7 @@ class AsgiExchange(msgspec.Struct, eq=False):
     def _continue(self, message: dict[str, Any]) -> None:
         body: bytes = message.get("body", b"")
         more = message.get("more_body", False)
-        if self._scope["method"] == "HEAD":
+        if self.scope["method"] == "HEAD":
             body = b""
         elif self._chunked:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""

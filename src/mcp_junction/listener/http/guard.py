@@ -118,3 +118,9 @@ def describe_denial(scope: Scope, reason: str, principal: Principal | None = Non
         return Denial("request", principal.id, method, path, reason, principal.role)
     client = scope.get("client") or ("unknown",)
     return Denial("request", ANONYMOUS, method, path, reason, address=str(client[0]))
+
+
+def has_two_hosts(given: list[tuple[bytes, bytes]]) -> bool:
+    """Whether there are two Hosts or Origins: a proxy may have read the other one."""
+    names = [name for name, _ in given]
+    return names.count(b"host") > 1 or names.count(b"origin") > 1

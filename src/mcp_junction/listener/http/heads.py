@@ -13,18 +13,21 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_junction.protocol.versions import HANDSHAKE_VERSIONS
+
 LONGEST: Final = 4_096
 _END: Final = b"\r\n\r\n"
 _NAME: Final = b"content-length"
 _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,9})\r\n")
 _DIGITS: Final = 9
+_VERSIONS: Final = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _UNKEPT: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 
 
 class Fields(list[tuple[bytes, bytes]]):
     """The headers of a request in order, as ASGI wants them, and by name: the last one wins."""
 
-    __slots__ = ("by_name", "carries", "is_checked")
+    __slots__ = ("by_name", "carries", "is_checked", "session_id")
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +36,9 @@ class Fields(list[tuple[bytes, bytes]]):
         """Whether one of them carries something for us; None until somebody has looked."""
         self.is_checked = False
         """Whether this is the head of a POST with JSON to the first endpoint, from where requests
-        are let in, which carries nothing: all that does not depend on who sends it."""
+        are let in, which has a key and carries nothing: all that does not depend on whose key."""
+        self.session_id = ""
+        """The session that it names, where it is checked and of the handshake era."""
 
     def with_length(self, length: bytes) -> Fields:
         """Copy the headers with another content length."""
@@ -41,6 +46,7 @@ class Fields(list[tuple[bytes, bytes]]):
         fields += [(name, length if name == _NAME else value) for name, value in self]
         fields.by_name = {**self.by_name, _NAME: length}
         fields.carries, fields.is_checked = self.carries, self.is_checked
+        fields.session_id = self.session_id
         return fields
 
 
@@ -59,7 +65,7 @@ class CachedHead(msgspec.Struct):
         if not data.startswith(self.head) and not self._adopt_length(data):
             return None
         body = data[len(self.head) :]
-        return (self.scope.copy(), body) if len(body) == self.size else None
+        return (self.scope, body) if len(body) == self.size else None
 
     def _adopt_length(self, data: bytes) -> bool:
         """Take over another content length; whether nothing else is different."""
@@ -89,4 +95,10 @@ def cache_head(data: bytes, scope: dict[str, Any]) -> CachedHead | None:
     plain = lines == data.count(b"\r\n", 0, end) == len(fields) == len(fields.by_name)
     if not plain or not _UNKEPT.isdisjoint(fields.by_name):
         return None
-    return CachedHead(data[: end + len(_END)], int(length[1]), length.span(1), scope.copy())
+    return CachedHead(data[: end + len(_END)], int(length[1]), length.span(1), scope)
+
+
+def has_handshake_version(headers: dict[bytes, bytes]) -> bool:
+    """Whether a request says no version, or one of the handshake era."""
+    version = headers.get(b"mcp-protocol-version")
+    return not version or version in _VERSIONS

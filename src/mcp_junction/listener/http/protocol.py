@@ -50,10 +50,10 @@ class HttpProtocol(asyncio.Protocol):
     """One connection of a client. ``protocol_for`` makes the class that uvicorn is given."""
 
     __slots__ = (
-        "_app", "_base", "_begun", "_body", "_body_size", "_cached_head", "_current", "_due",
-        "_fields", "_header_bytes", "_idle_after", "_idle_since", "_is_own_peer", "_keep_alive",
-        "_last_active", "_last_scope", "_loop", "_parser", "_paused", "_queue", "_resumed",
-        "_state", "_timer", "_transport", "_url", "_usage", "written",
+        "_answer_checked", "_app", "_base", "_begun", "_body", "_body_size", "_cached_head",
+        "_current", "_due", "_fields", "_header_bytes", "_idle_after", "_idle_since",
+        "_is_own_peer", "_keep_alive", "_last_active", "_last_scope", "_loop", "_parser", "_paused",
+        "_queue", "_resumed", "_state", "_timer", "_transport", "_url", "_usage", "written",
     )  # fmt: skip
 
     max_body: int
@@ -70,6 +70,7 @@ class HttpProtocol(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._app = config.loaded_app
+        self._answer_checked = getattr(self._app, "answer_checked", None)
         self._idle_after = config.timeout_keep_alive
         self._state = server_state
         self._loop = _loop or asyncio.get_event_loop()
@@ -298,7 +299,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._current is None and not self._paused:
             exchange.keep_alive = exchange.keep_alive and self._keep_alive
             self._current = exchange
-            self.tasks.run_pooled(exchange.run(self._app))
+            self.tasks.run_pooled(exchange.run(self._app, self._answer_checked))
             return
         if self._queue is None:
             self._queue = deque()
@@ -352,7 +353,6 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._current = None
         self._idle_since = self._loop.time()
-        self._state.total_requests += 1
         transport = self._transport
         if transport is None:
             return
@@ -371,7 +371,7 @@ class HttpProtocol(asyncio.Protocol):
         exchange = self._queue.popleft()
         exchange.keep_alive = exchange.keep_alive and self._keep_alive
         self._current = exchange
-        self.tasks.run_pooled(exchange.run(self._app))
+        self.tasks.run_pooled(exchange.run(self._app, self._answer_checked))
 
     def _refuse(self, status: int, words: bytes) -> None:
         """Answer a request that cannot be handed to the app, and close the connection."""

@@ -7,7 +7,7 @@ stateless reply cannot: closing the stream is how its client cancels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,6 +19,8 @@ from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
 from mcp_junction.listener.replies import Reply
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.versions import INVALID_REQUEST, SERVER_UNAVAILABLE
 from mcp_junction.tasks import TaskScope
 
 _JSON: Final = b"content-type: application/json\r\n"
@@ -46,6 +48,8 @@ class HttpPost(msgspec.Struct, frozen=True):
     exchange: AsgiExchange | None = None
     carrying: Headers | None = None
     """The headers, where one of them carries something for us."""
+    session_id: str = ""
+    """The session of the handshake era that it names, where that is known already."""
 
 
 class HttpReply(msgspec.Struct, eq=False):
@@ -55,11 +59,12 @@ class HttpReply(msgspec.Struct, eq=False):
     _tasks: TaskScope
     _accept: bytes | None
     _exchange: AsgiExchange | None
-    _usage: QuotaUsage
     _session: StreamKeeper | None = None
     """The session that keeps its stream; None for a stateless request."""
     headers: Headers | None = None
     """The headers of the request, where one of them carries something for us."""
+    _usage: Callable[[], QuotaUsage] = QuotaUsage
+    """What the stream of a stateless request counts for."""
     correlation_id: str = ""
     """That of the call that it answers, if it is one."""
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
@@ -86,7 +91,7 @@ class HttpReply(msgspec.Struct, eq=False):
             if session is not None:
                 self.stream = session.new_stream(self._tasks)
             else:
-                self.stream = EventStream(0, self._tasks, self._usage, resumable=False)
+                self.stream = EventStream(0, self._tasks, self._usage(), resumable=False)
             is_primed = session is not None and session.wants_priming
             attach = self.stream.attach(
                 self._send, after=0, prime=is_primed, headers=self._correlation()
@@ -154,3 +159,12 @@ async def respond(send: Send, reply: Reply, more: Sequence[tuple[bytes, bytes]] 
 
 async def done() -> None:
     """Nothing is left to be done."""
+
+
+async def refuse(
+    send: Send, status: int, message: str, extra: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    """Answer with an HTTP status and an error that belongs to no request."""
+    code = SERVER_UNAVAILABLE if status >= 500 else INVALID_REQUEST
+    body = encode.error(b"null", encode.error_object(code, message))
+    await respond(send, Reply(body, status), extra or ())

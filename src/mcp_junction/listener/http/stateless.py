@@ -40,9 +40,9 @@ class StatelessFront:
             early = _refused_early(given, headers, frame)
             if early is not None:
                 return respond(send, early)
-        principal = post.principal
-        usage, accept = self._dispatcher.usage_of(principal), headers.get(b"accept")
-        reply = HttpReply(send, self._tasks, accept, exchange, usage, None, post.carrying)
+        principal, accept = post.principal, headers.get(b"accept")
+        usage = partial(self._dispatcher.usage_of, principal)
+        reply = HttpReply(send, self._tasks, accept, exchange, None, post.carrying, usage)
         if exchange is not None:
             exchange.when_gone = partial(self._leave, reply)
         frame_id: bytes = frame.id if type(frame) is ClientRequest else frames.octets(frame.id)
