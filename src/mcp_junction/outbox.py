@@ -12,43 +12,44 @@ import asyncio
 class Outbox:
     """The frames that wait to be written to one transport."""
 
-    __slots__ = ("_flushed", "_frames", "_loop", "_size", "_transport")
+    __slots__ = ("_flushed", "_frames", "_loop", "size", "transport")
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
-        self._transport = transport
+        self.transport = transport
         self._loop = asyncio.get_running_loop()
         self._frames: list[bytes] = []
-        self._size = 0
+        self.size = 0
+        """Bytes that were not given to the transport yet."""
         self._flushed = 0
 
     @property
     def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        return self.transport.is_closing()
 
     @property
     def unsent(self) -> int:
         """Bytes that the other side has not read yet."""
-        return self._size + self._transport.get_write_buffer_size()
+        return self.size + self.transport.get_write_buffer_size()
 
     @property
     def written(self) -> int:
         """Bytes given to it in all, written or not."""
-        return self._flushed + self._size
+        return self._flushed + self.size
 
     def send(self, frame: bytes) -> None:
         """Write a frame at the end of this turn."""
         if not self._frames:
             self._loop.call_soon(self.flush)
         self._frames.append(frame)
-        self._size += len(frame)
+        self.size += len(frame)
 
     def flush(self) -> None:
         """Write everything now."""
-        self._flushed += self._size
-        frames, self._frames, self._size = self._frames, [], 0
-        if frames and not self._transport.is_closing():
-            self._transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+        self._flushed += self.size
+        frames, self._frames, self.size = self._frames, [], 0
+        if frames and not self.transport.is_closing():
+            self.transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def close(self) -> None:
         self.flush()
-        self._transport.close()
+        self.transport.close()

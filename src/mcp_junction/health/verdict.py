@@ -113,6 +113,8 @@ class HealthRecord:
         self._good_calls = 0
         self._calls: deque[bool] = deque(maxlen=WINDOW)
         self._failed_calls = 0
+        self.is_steady = False
+        """Whether it is healthy and all of its last calls were good: one more changes nothing."""
         self._seconds: float | None = None
         self._last_check: float | None = None
         self._detail = ""
@@ -151,8 +153,8 @@ class HealthRecord:
         if self._failed_calls or self.verdict is not HEALTHY:
             return False
         self._good_calls += 1
-        if len(self._calls) < WINDOW:  # in a full window of good ones, one more changes nothing
-            self._calls.append(True)
+        self._calls.append(True)
+        self.is_steady = len(self._calls) == WINDOW
         return True
 
     def add_call(self, kind: CallKind) -> HealthVerdict:
@@ -164,6 +166,7 @@ class HealthRecord:
             self._failed_calls -= 1
         good = kind is GOOD
         calls.append(good)
+        self.is_steady = False
         if good:
             self._good_calls += 1
             if self._good_calls >= GOOD_CALLS and self.verdict is DEGRADED:
@@ -218,6 +221,7 @@ class HealthRecord:
         self._has_evidence = True
         self._good_checks = 0
         self._failed_checks += 1
+        self.is_steady = False
         self._detail = result.detail or result.kind.value
         if self._failed_checks >= FAILED_AFTER:
             self.verdict = HealthVerdict.FAILED
@@ -228,4 +232,5 @@ class HealthRecord:
         self.verdict = HealthVerdict.HEALTHY
         self._failed_checks = self._good_checks = self._good_calls = self._failed_calls = 0
         self._calls.clear()
+        self.is_steady = False
         self._detail = ""

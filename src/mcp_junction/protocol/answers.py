@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -11,14 +11,13 @@ from mcp_junction.protocol.frames import ANSWER_SIZE, LEAST_REPEAT, MAX_DEPTH, S
 
 
 class _PlainAnswer(msgspec.Struct, gc=False):
-    jsonrpc: str
+    jsonrpc: Literal["2.0"]
     id: Raw
     result: Raw
 
 
 _answers = msgspec.json.Decoder(_PlainAnswer)
 _join = b"".join
-_VERSION: Final = "2.0"
 _RESULT: Final = b'"result":'
 _HEAD: Final = 64
 """Bytes in which the result of a usual answer begins."""
@@ -40,8 +39,7 @@ def read_answer(data: bytes) -> tuple[bytes, Raw] | None:
         return None
     frame_id, result = _join((found.id,)), found.result
     if (
-        found.jsonrpc != _VERSION
-        or len(data) - len(frame_id) - len(result) - ANSWER_SIZE >= LEAST_REPEAT
+        len(data) - len(frame_id) - len(result) - ANSWER_SIZE >= LEAST_REPEAT
         or len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
     ):
         return None

@@ -8,6 +8,7 @@ ends with a line feed; over HTTP that is harmless, in an event stream it ends th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -23,9 +24,8 @@ _encoder = msgspec.json.Encoder()
 _names: dict[str, bytes] = {}
 
 
-def dumps(value: Any) -> bytes:
-    """Encode a plain value as JSON."""
-    return _encoder.encode(value)
+dumps: Final[Callable[[Any], bytes]] = _encoder.encode
+"""Encodes a plain value as JSON."""
 
 
 def _ensure_line(frame: bytes) -> bytes:

@@ -7,7 +7,7 @@ text that is to become part of a request, such as the arguments on the command l
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -36,7 +36,7 @@ class ClientRequest(Frame, gc=False):
 
 
 class _Plain(msgspec.Struct, gc=False):
-    jsonrpc: str
+    jsonrpc: Literal["2.0"]
     id: Raw
     method: str
     params: dict[str, Raw]
@@ -61,8 +61,7 @@ def decode(data: bytes) -> Frame:
         return frames.decode(data)
     frame_id = _join((found.id,))
     if (
-        found.jsonrpc != _VERSION
-        or not found.method
+        not found.method
         or frame_id[0] not in ID_STARTS
         or len(frame_id) > MAX_ID_BYTES
         # Without white space, a frame is exactly as long as its members unless one is repeated.

@@ -77,7 +77,7 @@ class HealthWatch:
         if ended.outcome.kind is RESULT and route.upstream.link is not None:  # as nearly always
             self._answered[server] = self._now()
             record = self._records.get(server)
-            if record is None or not record.count_good():
+            if record is None or not (record.is_steady or record.count_good()):
                 self._probes.observe_call(server, GOOD)
         elif not route.upstream.is_shut:  # what is being disconnected is refused by us
             kind = classify_call(ended.outcome)
