@@ -77,19 +77,8 @@ async def begin(served, stack: AsyncExitStack) -> Effects:
 
 
 @pytest.fixture
-async def effects(gateway):
-    """Start a service with these environment variables."""
-    async with AsyncExitStack() as stack:
-
-        async def start(**environ: str) -> Effects:
-            return await begin(await gateway(without_file(environ, {})), stack)
-
-        yield start
-
-
-@pytest.fixture
-async def stored_effects(opener):
-    """The same on both stores, for what is kept there."""
+async def effects(opener):
+    """Start a service with these environment variables, on either store."""
     async with AsyncExitStack() as stack:
 
         async def start(**environ: str) -> Effects:
@@ -100,9 +89,9 @@ async def stored_effects(opener):
 
 @pytest.mark.req("REQ-MCP-CALL-002")
 @pytest.mark.parametrize(("attempts", "made"), [(None, 3), ("5", 5)])
-async def test_retry_max_attempts_is_how_often_a_call_is_tried(stored_effects, attempts, made):
+async def test_retry_max_attempts_is_how_often_a_call_is_tried(effects, attempts, made):
     chosen = {} if attempts is None else {"MCP_RETRY_MAX_ATTEMPTS": attempts}
-    assert await (await stored_effects(**QUICK, **chosen)).attempts() == made
+    assert await (await effects(**QUICK, **chosen)).attempts() == made
 
 
 @pytest.mark.parametrize(("base", "made"), [("1", 3), ("20000", 1)])
@@ -128,11 +117,9 @@ async def test_retry_max_delay_ms_bounds_each_wait(effects, cap, made):
 
 
 @pytest.mark.parametrize(("threshold", "opens_after"), [(None, 5), ("2", 2)])
-async def test_circuit_failure_threshold_is_when_a_circuit_opens(
-    stored_effects, threshold, opens_after
-):
+async def test_circuit_failure_threshold_is_when_a_circuit_opens(effects, threshold, opens_after):
     chosen = {} if threshold is None else {"MCP_CIRCUIT_FAILURE_THRESHOLD": threshold}
-    service = await stored_effects(MCP_RETRY_MAX_ATTEMPTS="1", **chosen)
+    service = await effects(MCP_RETRY_MAX_ATTEMPTS="1", **chosen)
     for failed in range(opens_after):
         assert failed == 0 or (await service.circuit())["state"] == "CLOSED"
         assert await service.attempts() == 1
@@ -142,11 +129,9 @@ async def test_circuit_failure_threshold_is_when_a_circuit_opens(
 
 
 @pytest.mark.parametrize(("cooldown", "seconds"), [(None, 60), ("7", 7)])
-async def test_circuit_cooldown_is_how_long_it_stays_open(stored_effects, cooldown, seconds):
+async def test_circuit_cooldown_is_how_long_it_stays_open(effects, cooldown, seconds):
     chosen = {} if cooldown is None else {"MCP_CIRCUIT_COOLDOWN": cooldown}
-    service = await stored_effects(
-        MCP_RETRY_MAX_ATTEMPTS="1", MCP_CIRCUIT_FAILURE_THRESHOLD="1", **chosen
-    )
+    service = await effects(MCP_RETRY_MAX_ATTEMPTS="1", MCP_CIRCUIT_FAILURE_THRESHOLD="1", **chosen)
     await service.attempts()
     row = await service.circuit()
     opened, retry = (datetime.fromisoformat(row[name]) for name in ("opened_at", "retry_at"))
@@ -156,11 +141,9 @@ async def test_circuit_cooldown_is_how_long_it_stays_open(stored_effects, cooldo
 
 
 @pytest.mark.parametrize(("half_open", "state"), [(None, "HALF_OPEN"), ("1", "CLOSED")])
-async def test_circuit_half_open_max_is_how_many_calls_have_to_succeed(
-    stored_effects, half_open, state
-):
+async def test_circuit_half_open_max_is_how_many_calls_have_to_succeed(effects, half_open, state):
     chosen = {} if half_open is None else {"MCP_CIRCUIT_HALF_OPEN_MAX": half_open}
-    service = await stored_effects(
+    service = await effects(
         MCP_RETRY_MAX_ATTEMPTS="1",
         MCP_CIRCUIT_FAILURE_THRESHOLD="1",
         MCP_CIRCUIT_COOLDOWN="1",

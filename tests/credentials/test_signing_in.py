@@ -199,6 +199,7 @@ async def test_a_sign_out_that_the_issuer_refuses_is_told_and_the_tokens_are_gon
     ended = (await fetch(begun["url"]))[1]["location"]
     complete = auth(f"/logins/{begun['login_id']}/complete")
     await served.client().post(complete, json={"callback_url": ended})
+    await served.until("crm", "CONNECTED")
     issuer.faults["/revoke"] = Fault(400, body={"error": "invalid_request"})
     assert (await served.client().delete(auth())).status_code == 204
     assert (await served.call("crm:whoami")).json()["error_code"] == "SIGN_IN_NEEDED"
