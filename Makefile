@@ -50,8 +50,8 @@ unit: traced covered
 
 traced: .venv/.dev peers
 	@rm -rf .reports && mkdir -p .reports
-	@echo "the tests, four at a time"
-	@$(BIN)/coverage run -m pytest -n 4 --dist worksteal -m "not soak" $(PYTEST) || $(MAKE) --no-print-directory again
+	@echo "the tests, six at a time"
+	@$(BIN)/coverage run -m pytest -n 6 --dist worksteal -m "not soak" $(PYTEST) || $(MAKE) --no-print-directory again
 
 # Real programs on a machine that others use, too: what fails must fail twice. Each name is told, so that it
 # gets mended; more than a few are no accident.

@@ -93,10 +93,10 @@ class ToolPayloads:
         self, pair: Pair, record: ToolRecord | None, server_id: str | None
     ) -> dict[str, Any]:
         known = record or ToolRecord("", server_id or "", pair.name, 0, b"{}", "", "")
-        said = msgspec.json.decode(known.definition, type=_Said)
+        described = msgspec.json.decode(known.definition, type=_DescribedTool)
         return {
             "name": f"{pair.server}.{pair.name}",
-            "description": said.description if isinstance(said.description, str) else "",
+            "description": described.description if isinstance(described.description, str) else "",
             "source_server_id": server_id,
             "source_server_name": pair.server,
             "original_name": pair.name,
@@ -107,7 +107,9 @@ class ToolPayloads:
         }
 
 
-class _Said(msgspec.Struct):
+class _DescribedTool(msgspec.Struct):
+    """The description in the definition of a tool."""
+
     description: Any = ""
 
 

@@ -10,7 +10,7 @@ CALL_COMPLETED: Final = "call.completed"
 
 
 class OutcomeName(StrEnum):
-    """How something ended."""
+    """How a call, or another act that is recorded, ended."""
 
     OK = "ok"
     TOOL_ERROR = "tool_error"  # the tool ran, and its result says that it failed (``isError``)
