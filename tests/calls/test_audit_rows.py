@@ -1,10 +1,13 @@
 """CallRow: the short way of recording a call leaves the same row as the long one."""
 
+import random
+
 import msgspec
 import pytest
 from msgspec import Raw
 from tests.calls.world import World
 
+from mcp_junction.audit.chain import Chain
 from mcp_junction.calls import audit_rows
 from mcp_junction.calls.audit_rows import CallRow
 from mcp_junction.calls.carried import Carried
@@ -14,10 +17,23 @@ from mcp_junction.policy.decision import PolicyDecision
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.correlation import new_correlation_id
+from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.payloads import summarize
 from mcp_junction.store.records import AuditRow
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 
+CHAINED = b"k" * 32
+RESULTS = [
+    b'{"content":[{"type":"text","text":"plain"}]}',
+    '{"content":[{"type":"text","text":"é\u20ac"}]}'.encode() * 20,
+    b'{"text":"password: hunter2"}',
+    b'{"text":"it is X9-strong-value-Q7, strictly"}',
+    b'{"text":"weakling"}',
+    b'{"text":"a\0b"}',
+    b"\xff\xfe",
+    b"",
+]
 ADMIN = Principal("root", Role.ADMIN)
 ALLOWED = PolicyDecision(True, "grant:7", "it is granted", "root", cached=True)
 CALLS = {
@@ -48,7 +64,7 @@ async def route():
 
 
 def ended(
-    route, *, payload=b'{"content":[{"type":"text","text":"\xc3\xa9"}]}', **more
+    route, *, payload=b'{"content":[{"type":"text","text":"\xc3\xa9"}]}', attempts=2, **more
 ) -> CallEnded:
     carried = Carried(**more.pop("carried", {}))
     given = {
@@ -63,7 +79,7 @@ def ended(
         name="s:t",
         route=route,
         is_own=False,
-        outcome=outcomes.result(payload).counted(2, route.canonical),
+        outcome=outcomes.result(payload).counted(attempts, route.canonical),
         seconds=0.25,
         carried=carried,
         **given,
@@ -92,6 +108,27 @@ def test_what_rows_share_is_kept_for_a_bounded_number_of_callers(route, monkeypa
     monkeypatch.setattr(audit_rows, "_subjects", {})
     for number in range(audit_rows._MAX_SUBJECTS + 1):
         call = msgspec.structs.replace(ended(route), principal=Principal(f"a{number}", Role.AGENT))
-        line, key, *_ = CallRow(call, 1.0).encode("w", number)
+        line, key, *_ = CallRow(call, 1.0, call.outcome.payload).encode("w", number)
         assert msgspec.json.decode(line, type=AuditRow).actor == key[0] == f"a{number}"
     assert len(audit_rows._subjects) == 1
+
+
+async def test_rows_that_are_looked_at_together_are_redacted_like_single_ones():
+    upstream = FakeUpstream("s", ["t"], server_id="id-of-s")
+    route = World(upstream).snapshot.catalog.view(names.STDIO).find("s:t")
+    KNOWN.forget()
+    KNOWN.learn_value("X9-strong-value-Q7")
+    KNOWN.learn(upstream.definition._replace(env={"A_TOKEN": "weakling"}))
+    chance, chain = random.Random(15), Chain(CHAINED, "w")
+    try:
+        for size in range(1, 80):
+            payloads = chance.choices(RESULTS[: chance.randint(1, len(RESULTS))], k=size)
+            calls = [ended(route, payload=payload, attempts=1) for payload in payloads]
+            page = chain.extend([CallRow(one, 1.0, one.outcome.payload) for one in calls]).page
+            assert [row.summary for row in page.rows()] == [
+                summarize(payload, "id-of-s") for payload in payloads
+            ]
+            for secret in (b"hunter2", b"strong-value", b"weakling"):
+                assert secret not in page.body
+    finally:
+        KNOWN.forget()

@@ -19,6 +19,7 @@ from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import (
     clean,
     digest_params,
+    may_show_secret,
     redact_named_values,
     redact_value,
     summarize,
@@ -65,8 +66,19 @@ class Recordable(Protocol):
         """The reference of the intent that it is the outcome of."""
         ...
 
-    def encode(self, writer: str, seq: int) -> EncodedRow:
-        """Encode it as an AuditRow. May raise anything."""
+    @property
+    def result(self) -> bytes | msgspec.Raw | None:
+        """What its summary is made from: JSON, or the beginning of it."""
+        ...
+
+    @property
+    def server_id(self) -> str | None: ...
+
+    def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
+        """Encode it as an AuditRow. May raise anything.
+
+        ``is_harmless`` says that its result was looked at: nothing in it has to be redacted.
+        """
         ...
 
     @property
@@ -107,7 +119,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     ticket_id: str | None = None
     task_id: str | None = None
 
-    def encode(self, writer: str, seq: int) -> EncodedRow:
+    def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
         """Encode it as an AuditRow, without making one: that would double the cost."""
         names, target, correlation, detail = NAMES, self.target, self.correlation_id, self.detail
         line = encode_row(
@@ -260,10 +272,12 @@ class AuditBatch:
         writer, lines, tag, keys = self._chain.writer, self._lines, self._tag, self._keys
         times, tags, done = self._times, self._tags, len(lines)
         last_key: TermKey | None = None
-        for seq, given in enumerate(self._entries[done : done + count], self._first + done):
+        entries = self._entries[done : done + count]
+        is_harmless = _are_harmless(entries)
+        for seq, given in enumerate(entries, self._first + done):
             at = given.at
             try:
-                line, key, correlation, intent = given.encode(writer, seq)
+                line, key, correlation, intent = given.encode(writer, seq, is_harmless)
             except Exception:  # whatever a caller put into it: the row must be written
                 log.exception("an audit entry cannot be read")
                 entry = _unreadable(given)
@@ -288,6 +302,15 @@ def refuse_each(waiters: Sequence[IntentWaiter], error: StoreUnavailable) -> Non
     for _, future, _ in waiters:
         if not future.done():
             future.set_exception(error)
+
+
+def _are_harmless(entries: Sequence[Recordable]) -> bool:
+    """Whether no result of these entries has to be redacted."""
+    try:
+        results = [entry.result for entry in entries if entry.result is not None]
+        return not may_show_secret(results, (entry.server_id for entry in entries))
+    except Exception:  # noqa: BLE001 - whatever a caller put into it: the rows are looked at one by one
+        return False
 
 
 def _find_intents(

@@ -40,7 +40,8 @@ from mcp_junction.telemetry.events import OutcomeName
 
 log = logging.getLogger("mcp_junction.audit")
 
-FLUSH: Final = 0.025
+FLUSH: Final = 0.075
+"""Seconds for which entries are buffered. With what storing takes, it is 100 ms at most."""
 MOST: Final = 50_000
 """Entries that are buffered at most; more are counted as lost."""
 PAGE: Final = 2_000

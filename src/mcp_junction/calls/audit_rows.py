@@ -20,7 +20,7 @@ from mcp_junction.policy.decision import ALLOW, PolicyDecision
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.correlation import BEGINNING, read_beginning
 from mcp_junction.protocol.frames import octets
-from mcp_junction.redaction.payloads import digest_params, summarize
+from mcp_junction.redaction.payloads import SUMMARY, digest_params, summarize
 from mcp_junction.store.audit_terms import PROMPT, TermKey, needs_filter
 from mcp_junction.telemetry.events import OutcomeName
 
@@ -57,6 +57,11 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
 
     ended: CallEnded
     at: float
+    result: Raw | bytes
+
+    @property
+    def server_id(self) -> str | None:
+        return self.ended.server_id
 
     @property
     def kind(self) -> str:
@@ -70,7 +75,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
     def closes(self) -> str | None:
         return self.ended.intent
 
-    def encode(self, writer: str, seq: int) -> EncodedRow:
+    def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
         """Encode it as an AuditRow."""
         ended, at = self.ended, self.at
         subject = _subjects.get(
@@ -87,7 +92,7 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
             or arguments is None
         ):
             return self._encode_labelled(writer, seq, subject)
-        correlation = ended.correlation_id
+        correlation, result = ended.correlation_id, self.result
         line = encode_row(
             (
                 writer,
@@ -99,7 +104,9 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
                 digest_params(_join((arguments,))),
                 _OK_AT_ONCE,
                 ended.seconds * 1000,
-                summarize(_join((outcome.payload,)), subject.key[2]),
+                str(result, "utf-8", "replace")[:SUMMARY]
+                if is_harmless
+                else summarize(_join((result,)), subject.key[2]),
                 subject.tail,
             )
         )

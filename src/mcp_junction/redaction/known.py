@@ -152,6 +152,11 @@ class KnownSecrets:
         return value
 
     @property
+    def has_weak(self) -> bool:
+        """Whether there are secrets that are masked only in texts of their own server."""
+        return bool(self._weak)
+
+    @property
     def is_pending(self) -> bool:
         """Whether there is something to learn for ``process_pending``."""
         return bool(self._pending)

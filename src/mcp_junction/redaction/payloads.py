@@ -120,6 +120,22 @@ def summarize(
     return shown if "\0" not in shown else clean(shown)
 
 
+def may_show_secret(
+    results: Iterable[bytes | msgspec.Raw],
+    server_ids: Iterable[str | None],
+    known: KnownSecrets = KNOWN,
+) -> bool:
+    """Whether the summary of one of these results has to be redacted, or cleaned.
+
+    One look at all of them costs far less than a look at each. Those of other servers are looked
+    at for the weak secrets of each server, too.
+    """
+    text = b"\n".join(results).decode("utf-8", "replace")
+    if names_secret(text) or "\0" in text or known.may_occur_in(text):
+        return True
+    return known.has_weak and any(known.may_occur_in(text, one) for one in set(server_ids))
+
+
 def clean(text: str) -> str:
     """Replace what a database does not store: NUL and lone surrogates."""
     if text.isascii() and "\0" not in text:
