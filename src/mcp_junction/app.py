@@ -120,7 +120,8 @@ class Junction:
         if governance is not None:
             governance.server_ids.servers = self.servers
         self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
-        self._snapshot = self._take_snapshot()
+        self.snapshot = self._take_snapshot()
+        """What clients are served by now. An attribute: each call asks for it."""
 
     # -- parts
 
@@ -284,17 +285,13 @@ class Junction:
 
     # -- sessions (the Backend of listeners)
 
-    @property
-    def snapshot(self) -> Snapshot:
-        return self._snapshot
-
     def spelling(
         self, endpoint: Endpoint = EVERYTHING, principal: Principal = LOCAL_OWNER
     ) -> Spelling:
         """Return how names are spelt at an endpoint for a client that is not known yet."""
         scope, servers = self.scopes.of(principal, endpoint), len(self.servers)
         if scope.grants is not None:  # servers that are hidden from the client do not count
-            shows = self._snapshot.catalog.shows_server
+            shows = self.snapshot.catalog.shows_server
             servers = sum(shows(scope, key) for key in self.servers)
         return spelling_at(endpoint, self.settings, self._separator, servers)
 
@@ -338,9 +335,9 @@ class Junction:
 
     def _on_servers_changed(self, event: ServerChanged) -> None:
         if event.change in (ServerChange.ADDED, ServerChange.REPLACED):  # without lists as yet
-            self._snapshot = self._take_snapshot()
+            self.snapshot = self._take_snapshot()
 
     def _on_catalog_changed(self, changes: Sequence[ListChange]) -> None:
         self.tool_search.follow(self.live_catalog.catalog)
-        self._snapshot = self._take_snapshot()
-        self.clients.announce(changes, self._snapshot.generation)
+        self.snapshot = self._take_snapshot()
+        self.clients.announce(changes, self.snapshot.generation)

@@ -46,7 +46,7 @@ class EraLinks:
         """The adapter for a server's own link where there can be no other for this call."""
         era = link.era
         if era is call.caller.era:
-            if upstream.is_isolated:
+            if upstream.separates and upstream.is_isolated:
                 return None
             if era is HANDSHAKE:
                 return self._handshake

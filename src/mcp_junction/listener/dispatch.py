@@ -102,9 +102,9 @@ class Dispatcher:
 
     def answer(self, session: Session, frame: Frame, reply: ReplyChannel) -> Rest:
         """Answer a request, or what is wrong with it; return what is left to do."""
-        frame_id = frames.octets(frame.id)
+        frame_id = frame.id if type(frame) is ClientRequest else frames.octets(frame.id)
         try:
-            if frame.method in HANDSHAKE_CALLS and session.is_open:
+            if frame.method in HANDSHAKE_CALLS and session.protocol_version is not None:
                 return self._begin_call(session, frame_id, frame, reply)
             found = self._answer_own(session, frame_id, frame)
         except FrameError as error:

@@ -63,7 +63,8 @@ class Upstream:
         self.primary = primary  # its state and lists are public, those of extra links are not
         self.is_pooled = is_pooled  # whether callers without a session share it
         self.tokens = tokens  # of the subject that its links are for
-        self._separates = definition.isolation == "per-session" or definition.is_per_agent
+        self.separates = definition.isolation == "per-session" or definition.is_per_agent
+        """Whether sessions are kept apart, unless the server is stateless."""
         self.policy = policy
         self.clock = clock
         self.state = ServerState.DISCONNECTED
@@ -147,7 +148,7 @@ class Upstream:
     @property
     def is_isolated(self) -> bool:
         """Whether each session needs a link of its own; a stateless server has nothing to share."""
-        if not self._separates:  # asked with every call
+        if not self.separates:
             return False
         return (known := self.link or self.greeting) is None or known.era is not Era.STATELESS
 

@@ -40,6 +40,7 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol import requests as batch
 from mcp_junction.protocol.frames import Frame
+from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import (
     BATCH_VERSIONS,
     HANDSHAKE_VERSIONS,
@@ -109,11 +110,33 @@ class HttpListener:
         if principal is None:
             return None
         exchange.principal = principal
+        if given.session_id and not self._draining:
+            begun = self._begin_in_session(exchange, given, principal)
+            if begun is not None:
+                return begun
         headers, session_id = given.by_name, given.session_id
         post = HttpPost(
             principal, EVERYTHING, given, headers, exchange.send, exchange, None, session_id
         )
         return self._read(post, exchange.body)
+
+    def _begin_in_session(
+        self, exchange: AsgiExchange, given: Fields, principal: Principal
+    ) -> Awaitable[None] | None:
+        """Begin to answer a usual request of an open session; None for anything else."""
+        body = exchange.body
+        found = self._registry.find(given.session_id, principal, EVERYTHING)
+        if body is None or found is None:
+            return None
+        try:
+            frame = requests.decode(body)
+        except FrameError:
+            return None
+        if type(frame) is not ClientRequest or frame.method == "initialize":
+            return None
+        accept = given.by_name.get(b"accept")
+        reply = HttpReply(exchange.send, self._tasks, accept, exchange, found)
+        return self._dispatcher.answer(found.session, frame, reply) or done()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Find out who is asking for what, and refuse what is not let in.
