@@ -24,8 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = Path("tests/requirements.toml")
 REPORT = Path(".reports/requirements.json")
 PAGE = Path("docs/requirements.md")
-FIELDS = {"behaviour", "source", "status"}
+FIELDS = {"behaviour", "source", "status", "both_stores"}
 LONGEST = 180
+OVER_HTTP = "tests/api/"
 LITERAL = "call the mark with the requirement ids as literal strings"
 
 
@@ -40,6 +41,7 @@ class Requirement:
     source: str
     family: str
     planned: bool
+    both_stores: bool = False  # one test shows it over HTTP, on SQLite and on PostgreSQL
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def read(document: Mapping[str, Any]) -> Manifest:
                 source=entry["source"],
                 family=prefixes[0],
                 planned="status" in entry,
+                both_stores=entry.get("both_stores", False),
             )
     if not requirements:
         problems.append("no requirements listed")
@@ -121,6 +124,8 @@ def _entry_problems(
         yield f"source {entry.get('source')!r} is not in [source]"
     if entry.get("status", "planned") != "planned":
         yield 'status is "planned" or left out'
+    if not isinstance(entry.get("both_stores", True), bool):
+        yield "both_stores is true or left out"
     if len(prefixes) != 1:
         yield f"belongs to {len(prefixes)} families, not 1"
 
@@ -226,7 +231,29 @@ def problems_of_run(
             continue
         why = f"none of its tests passed ({_places(claimed)})" if claimed else "nothing shows it"
         problems.append(f"{id_}: {why}: {requirement.behaviour}")
+    return problems + problems_of_stores(manifest, passed)
+
+
+def problems_of_stores(manifest: Manifest, passed: Mapping[str, Sequence[str]]) -> list[str]:
+    """Which requirements were not shown over HTTP on each kind of store by the same test.
+
+    Where there is no PostgreSQL, its tests were skipped, and nothing is asked of them.
+    """
+    everything = [test for tests in passed.values() for test in tests]
+    stores = ("sqlite", "postgres") if _names_on("postgres", everything) else ("sqlite",)
+    problems = []
+    for id_, requirement in manifest.requirements.items():
+        shown = [test for test in passed.get(id_, ()) if test.startswith(OVER_HTTP)]
+        on_all = set.intersection(*(_names_on(store, shown) for store in stores))
+        if requirement.both_stores and not requirement.planned and not on_all:
+            problems.append(f"{id_}: no test of {OVER_HTTP} shows it on {' and '.join(stores)}")
     return problems
+
+
+def _names_on(store: str, tests: Iterable[str]) -> set[str]:
+    """The names, without parameters, of the tests that ran on a kind of store."""
+    found = (test.partition("[") for test in tests)
+    return {name for name, _, given in found if store in given.rstrip("]").split("-")}
 
 
 def problems_of_page(root: Path, manifest: Manifest, claims: Claims) -> list[str]:

@@ -121,6 +121,7 @@ class TestList:
             ('behaviour = "It works."', "", "X-1: behaviour must be a sentence"),
             ('"planned"', '"done"', "X-2: status is"),
             ("status", "state", "X-2: unknown field state"),
+            ("status =", 'both_stores = "yes"\nstatus =', "X-2: both_stores is true"),
             ('page = "a page"', "", "X-1: source 'page' is not in [source]"),
             ("[req.X-1]", "[req.Y-1]", "Y-1: belongs to 0 families"),
             ('X- = "', 'X-1 = "One"\nX- = "', "X-1: belongs to 2 families"),
@@ -194,6 +195,26 @@ class TestRun:
         passed = {"X-1": ["tests/test_it.py::test"], id_: ["tests/test_it.py::other"]}
         (problem,) = manifest.problems_of_run(listed, NONE, passed)
         assert problem.startswith(f"{id_}: is ")
+
+    @pytest.mark.parametrize(
+        ("tests", "is_shown"),
+        [
+            (["tests/api/a.py::t[x-sqlite]", "tests/api/a.py::t[x-postgres]"], True),
+            (["tests/api/a.py::t[sqlite]", "tests/api/a.py::other[postgres]"], False),
+            (["tests/api/a.py::t[sqlite]", "tests/store/a.py::t[postgres]"], False),
+            (["tests/api/a.py::t[postgres]"], False),
+            (["tests/api/a.py::t[sqlite]"], True),  # there is no PostgreSQL
+            (["tests/api/a.py::t"], False),
+        ],
+    )
+    def test_one_test_over_http_shows_it_on_both_stores_where_that_is_asked(
+        self, tmp_path, tests, is_shown
+    ):
+        asked = LISTED.replace('"It works."', '"It works."\nboth_stores = true')
+        (tmp_path / "list.toml").write_text(asked)
+        listed = manifest.load(tmp_path / "list.toml")
+        problems = manifest.problems_of_run(listed, NONE, {"X-1": tests})
+        assert (problems == []) is is_shown
 
 
 class TestCommand:

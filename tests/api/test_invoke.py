@@ -94,7 +94,7 @@ async def governed(opener):
 # -- what is answered
 
 
-@pytest.mark.req("REQ-MCP-CALL-001")
+@pytest.mark.req("REQ-MCP-CALL-001", "MCP-POST-invoke")
 async def test_the_seeds_request_is_answered_with_the_seeds_response(governed):
     gateway = await governed()
     await gateway.grant("echo")
@@ -139,7 +139,7 @@ async def test_a_tools_own_error_is_an_answer(governed):
 # -- the error table, row by row
 
 
-@pytest.mark.req("REQ-MCP-CALL-001")
+@pytest.mark.req("REQ-MCP-CALL-001", "MCP-400-BadRequestError")
 async def test_400_for_a_bad_request(governed):
     gateway = await governed()
     await gateway.grant("*")
@@ -169,7 +169,7 @@ async def test_400_for_a_bad_request(governed):
     assert gateway.box.calls == 0
 
 
-@pytest.mark.req("REQ-MCP-AUTH-001")
+@pytest.mark.req("REQ-MCP-AUTH-001", "MCP-401-AuthorizationError")
 async def test_401_for_a_denied_call_and_the_same_for_an_unknown_one(governed):
     gateway = await governed()
     await gateway.grant("echo")
@@ -186,6 +186,7 @@ async def test_401_for_a_denied_call_and_the_same_for_an_unknown_one(governed):
     assert gateway.box.calls == 0
 
 
+@pytest.mark.req("MCP-401-AuthorizationError", "MCP-404-ToolNotFoundError")
 async def test_401_and_404_for_those_who_act_for_an_agent(governed):
     gateway = await governed()
     await gateway.grant("echo", "ann")
@@ -213,7 +214,7 @@ async def test_401_without_a_key_asks_for_one(governed):
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-@pytest.mark.req("REQ-MCP-AUTH-003")
+@pytest.mark.req("REQ-MCP-AUTH-003", "MCP-401-AuthorizationError")
 async def test_401_for_a_high_risk_tool_without_its_token(governed):
     gateway = await governed()
     text = await gateway.grant("delete_*", token_mode=TokenMode.SINGLE_USE)
@@ -227,6 +228,7 @@ async def test_401_for_a_high_risk_tool_without_its_token(governed):
     assert (listed.status_code, listed.json()["error_code"]) == (403, "DENIED")
 
 
+@pytest.mark.req("MCP-409-ToolDisabledError")
 async def test_409_for_a_disabled_tool_after_authorization(governed):
     gateway = await governed()
     await gateway.grant("echo")
@@ -251,7 +253,7 @@ async def test_409_for_an_idempotency_key_with_other_arguments(governed):
     await gateway.fails(409, "IdempotencyConflictError", params={"a": 2}, idempotency_key="k")
 
 
-@pytest.mark.req("J-LIMIT")
+@pytest.mark.req("J-LIMIT", "MCP-429-RateLimitError")
 async def test_429_with_the_time_to_wait(governed):
     gateway = await governed(limit_tool="1/1000")
     await gateway.grant("*")
@@ -265,6 +267,7 @@ async def test_429_with_the_time_to_wait(governed):
     assert int(over_rest.headers["retry-after"]) > 900
 
 
+@pytest.mark.req("MCP-500-ToolInvocationError")
 async def test_500_for_a_call_that_failed_at_its_server(governed):
     gateway = await governed(retry_max_attempts=1)
     await gateway.grant("*")
@@ -287,7 +290,7 @@ async def test_503_for_a_server_that_is_away(governed):
     await gateway.fails(404, "ToolNotFoundError", "nosuch", "admin")
 
 
-@pytest.mark.req("REQ-MCP-CALL-005")
+@pytest.mark.req("REQ-MCP-CALL-005", "MCP-503-CircuitOpenError", "MCP-504-TimeoutError")
 async def test_504_for_an_attempt_out_of_time_and_503_for_the_open_circuit(governed):
     gateway = await governed(
         invocation_timeout_ms=100, retry_max_attempts=1, circuit_failure_threshold=1
@@ -300,6 +303,7 @@ async def test_504_for_an_attempt_out_of_time_and_503_for_the_open_circuit(gover
     assert told["delivery"] == "not_sent"
 
 
+@pytest.mark.req("MCP-504-TimeoutError")
 @pytest.mark.parametrize("place", ["body", "header"])
 async def test_504_when_the_callers_own_time_is_over(governed, place):
     gateway = await governed()

@@ -37,7 +37,7 @@ def fail(governed, tool: str, kind: FailureKind = FailureKind.TIMEOUT, times: in
     circuits.announce_changes()
 
 
-@pytest.mark.req("REQ-MCP-CALL-005")
+@pytest.mark.req("REQ-MCP-CALL-005", "MCP-GET-circuit-breakers")
 async def test_circuits_are_listed_by_server_and_tool(governed):
     fail(governed, "dir/tool")
     fail(governed, "other", times=2)

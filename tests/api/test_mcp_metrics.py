@@ -18,6 +18,7 @@ async def read(served, role="admin", **asked) -> dict:
     return answer.json()
 
 
+@pytest.mark.req("MCP-GET-metrics")
 async def test_calls_are_counted_over_a_time(served):
     await served.register()
     for _ in range(4):

@@ -44,7 +44,7 @@ async def set_tool(served: Served, name: str, role: str = "admin", **fields: Any
     return await served.client(role).patch(f"{TOOLS}/box/{name}", json=fields)
 
 
-@pytest.mark.req("REQ-MCP-REG-001")
+@pytest.mark.req("REQ-MCP-REG-001", "MCP-GET-tools", "MCP-GET-tool")
 async def test_a_tool_is_shown_with_its_schema_version_risk_and_breaker(served, box):
     schema = {"type": "object", "properties": {"id": {"type": "integer"}}}
     await box(
@@ -90,6 +90,7 @@ async def test_the_list_comes_in_pages_that_lead_to_each_other(served, box):
         assert (answer.status_code, answer.json()["error"]["type"]) == (400, "BadRequestError")
 
 
+@pytest.mark.req("MCP-GET-tools")
 async def test_a_disabled_tool_is_listed_only_when_asked_for_and_cannot_be_called(served, box):
     server = await box(served, tool("a/b"), tool("other"))
     answer = await set_tool(served, "a/b", enabled=False)

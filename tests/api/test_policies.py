@@ -52,7 +52,7 @@ async def events(served):
     return await served.context.store.events.after(0, limit=1000, types=("policy.changed",))
 
 
-@pytest.mark.req("REQ-MCP-AUTH-001", "REQ-MCP-AUTH-003")
+@pytest.mark.req("REQ-MCP-AUTH-001", "REQ-MCP-AUTH-003", "MCP-POST-policies-grant")
 async def test_an_agent_may_call_what_it_is_granted_and_nothing_else(closed):
     assert await listed(closed) == set()
     assert (await closed.call("peer.echo", role="agent")).status_code == 404
@@ -80,6 +80,7 @@ async def test_an_agent_may_call_what_it_is_granted_and_nothing_else(closed):
     ]
 
 
+@pytest.mark.req("MCP-GET-policies")
 async def test_grants_are_listed_without_their_secrets(closed):
     one = await grant(closed, note="why not", limits={"calls": 5, "per": 60})
     two = await grant(closed, "h*", expires_at="2090-01-01T00:00:00Z")

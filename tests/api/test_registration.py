@@ -47,7 +47,7 @@ async def shown(served: Served, name: str, ref: str = "context7") -> dict[str, A
     return (await served.client().get(f"{TOOLS}/{ref}/{name}")).json()
 
 
-@pytest.mark.req("REQ-MCP-REG-001")
+@pytest.mark.req("REQ-MCP-REG-001", "MCP-POST-register")
 async def test_registering_records_the_server_and_says_which_tools_were_taken(served):
     told = await register(
         served,

@@ -87,13 +87,14 @@ async def effects(opener):
         yield start
 
 
-@pytest.mark.req("REQ-MCP-CALL-002")
+@pytest.mark.req("REQ-MCP-CALL-002", "MCP_RETRY_MAX_ATTEMPTS")
 @pytest.mark.parametrize(("attempts", "made"), [(None, 3), ("5", 5)])
 async def test_retry_max_attempts_is_how_often_a_call_is_tried(effects, attempts, made):
     chosen = {} if attempts is None else {"MCP_RETRY_MAX_ATTEMPTS": attempts}
     assert await (await effects(**QUICK, **chosen)).attempts() == made
 
 
+@pytest.mark.req("MCP_RETRY_BASE_MS")
 @pytest.mark.parametrize(("base", "made"), [("1", 3), ("20000", 1)])
 async def test_retry_base_ms_is_the_first_wait(effects, base, made):
     """A wait that would end after the deadline of the call is not begun."""
@@ -101,6 +102,7 @@ async def test_retry_base_ms_is_the_first_wait(effects, base, made):
     assert await service.attempts(timeout_ms=10_000) == made
 
 
+@pytest.mark.req("MCP_RETRY_FACTOR")
 @pytest.mark.parametrize(("factor", "made"), [(None, 3), ("100", 2)])
 async def test_retry_factor_makes_the_second_wait_longer(effects, factor, made):
     """After 0.2 s follow 0.4 s by default, and 20 s by the factor 100: after the deadline."""
@@ -109,6 +111,7 @@ async def test_retry_factor_makes_the_second_wait_longer(effects, factor, made):
     assert await service.attempts(timeout_ms=10_000) == made
 
 
+@pytest.mark.req("MCP_RETRY_MAX_DELAY_MS")
 @pytest.mark.parametrize(("cap", "made"), [(None, 1), ("1", 3)])
 async def test_retry_max_delay_ms_bounds_each_wait(effects, cap, made):
     chosen = {} if cap is None else {"MCP_RETRY_MAX_DELAY_MS": cap}
@@ -116,6 +119,7 @@ async def test_retry_max_delay_ms_bounds_each_wait(effects, cap, made):
     assert await service.attempts(timeout_ms=10_000) == made
 
 
+@pytest.mark.req("MCP_CIRCUIT_FAILURE_THRESHOLD")
 @pytest.mark.parametrize(("threshold", "opens_after"), [(None, 5), ("2", 2)])
 async def test_circuit_failure_threshold_is_when_a_circuit_opens(effects, threshold, opens_after):
     chosen = {} if threshold is None else {"MCP_CIRCUIT_FAILURE_THRESHOLD": threshold}
@@ -128,6 +132,7 @@ async def test_circuit_failure_threshold_is_when_a_circuit_opens(effects, thresh
     assert (await service.circuit())["state"] == "OPEN"
 
 
+@pytest.mark.req("MCP_CIRCUIT_COOLDOWN")
 @pytest.mark.parametrize(("cooldown", "seconds"), [(None, 60), ("7", 7)])
 async def test_circuit_cooldown_is_how_long_it_stays_open(effects, cooldown, seconds):
     chosen = {} if cooldown is None else {"MCP_CIRCUIT_COOLDOWN": cooldown}
@@ -140,6 +145,7 @@ async def test_circuit_cooldown_is_how_long_it_stays_open(effects, cooldown, sec
     assert 0 < int(refused.headers["retry-after"]) <= seconds
 
 
+@pytest.mark.req("MCP_CIRCUIT_HALF_OPEN_MAX")
 @pytest.mark.parametrize(("half_open", "state"), [(None, "HALF_OPEN"), ("1", "CLOSED")])
 async def test_circuit_half_open_max_is_how_many_calls_have_to_succeed(effects, half_open, state):
     chosen = {} if half_open is None else {"MCP_CIRCUIT_HALF_OPEN_MAX": half_open}
@@ -157,6 +163,7 @@ async def test_circuit_half_open_max_is_how_many_calls_have_to_succeed(effects, 
     assert (await service.circuit())["state"] == state
 
 
+@pytest.mark.req("MCP_AUTH_CACHE_TTL")
 @pytest.mark.parametrize(("ttl", "cached"), [(None, [False, True]), ("0", [False, False])])
 async def test_auth_cache_ttl_is_how_long_a_decision_is_remembered(effects, ttl, cached):
     chosen = {} if ttl is None else {"MCP_AUTH_CACHE_TTL": ttl}
@@ -170,6 +177,7 @@ async def test_auth_cache_ttl_is_how_long_a_decision_is_remembered(effects, ttl,
     assert [row["cached"] for row in reversed(rows)] == cached
 
 
+@pytest.mark.req("MCP_INVOCATION_TIMEOUT_MS")
 async def test_invocation_timeout_ms_ends_an_attempt(effects):
     service = await effects(MCP_INVOCATION_TIMEOUT_MS="300", MCP_RETRY_MAX_ATTEMPTS="1")
     service.peer.fails = False
@@ -178,6 +186,7 @@ async def test_invocation_timeout_ms_ends_an_attempt(effects):
     assert late.json()["delivery"] == "unknown"
 
 
+@pytest.mark.req("MCP_AUDIT_RETENTION_DAYS")
 @pytest.mark.parametrize(("days", "kept"), [(None, True), ("7", False), ("0", True)])
 async def test_audit_retention_days_is_how_long_rows_are_kept(opener, tmp_path, days, kept):
     environ = {} if days is None else {"MCP_AUDIT_RETENTION_DAYS": days}
@@ -199,6 +208,7 @@ async def test_audit_retention_days_is_how_long_rows_are_kept(opener, tmp_path, 
         assert (writer in await store.audit.chains()) is kept
 
 
+@pytest.mark.req("MCP_TOKEN_TTL_MINUTES")
 @pytest.mark.parametrize(("minutes", "seconds"), [(None, 900), ("1", 60)])
 async def test_token_ttl_minutes_is_how_long_a_token_is_good_for(opener, minutes, seconds):
     environ = {} if minutes is None else {"MCP_TOKEN_TTL_MINUTES": minutes}

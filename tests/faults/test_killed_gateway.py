@@ -1,75 +1,18 @@
 """The service killed with -9 under load, with strict audit: nothing has run without a trace."""
 
 import asyncio
-import os
 import random
-import signal
-from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from tests.faults.killed_service import BOUND, MCP, KilledService, wait_for_tools
 from tests.plugin_faults import Figures, Rig
-from tests.plugin_journeys import PROGRAM, own_environment
 
-BOUND = 60.0
 RECONCILED = 30.0
 CLIENTS = 8
-MCP = "/api/v1/mcp"
-
-
-class KilledService:
-    """A service that can be killed and started again over the same data."""
-
-    def __init__(self, rig: Rig, folder: Path) -> None:
-        self._argv = [str(PROGRAM), "serve", "--config", str(rig.config()), "--port", "0"]
-        self._argv += ["--data-dir", str(folder)]
-        self._folder = folder
-        self.process: Process | None = None
-        self.url = ""
-
-    @asynccontextmanager
-    async def run(self) -> AsyncIterator[None]:
-        """Serve until the end of the block, and then be killed."""
-        process = await asyncio.create_subprocess_exec(
-            *self._argv, env=own_environment({}), stderr=PIPE
-        )
-        self.process = process
-        try:
-            self.url = await asyncio.wait_for(self._wait_for_address(process), BOUND)
-            draining = asyncio.ensure_future(process.communicate())
-            yield
-        finally:
-            with suppress(ProcessLookupError):  # it may have been killed before
-                os.kill(process.pid, signal.SIGKILL)
-            await process.wait()
-        await draining
-
-    @staticmethod
-    async def _wait_for_address(process: Process) -> str:
-        said = ""
-        while "/mcp" not in said.partition("listening on ")[2]:
-            line = await process.stderr.readline()
-            assert line, said
-            said += line.decode()
-        return said.partition("listening on ")[2].partition("/mcp")[0]
-
-    def client(self, key: str | None = None) -> httpx.AsyncClient:
-        key = key or (self._folder / "admin.key").read_text().strip()
-        headers = {"authorization": f"Bearer {key}"}
-        return httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=BOUND, trust_env=False, verify=False
-        )
-
-
-async def wait_for_tools(client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(BOUND):
-        while "record" not in (await client.get(f"{MCP}/tools")).text:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def make_agent(client: httpx.AsyncClient) -> str:
@@ -96,8 +39,7 @@ class Load:
                 asyncio.ensure_future(self._call_on(client, wanted)) for _ in range(CLIENTS)
             ]
             await asyncio.wait_for(self.enough.wait(), BOUND)
-            assert service.process is not None
-            os.kill(service.process.pid, signal.SIGKILL)
+            service.kill()
             await asyncio.gather(*pressing)
 
     async def _call_on(self, client: httpx.AsyncClient, wanted: int) -> None:

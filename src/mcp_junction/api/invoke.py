@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -84,6 +85,13 @@ class Invocation(msgspec.Struct, forbid_unknown_fields=True):
     timeout_ms: Annotated[
         int | None,
         Meta(description="When the call ends, whatever its attempts have left.", examples=[10_000]),
+    ] = None
+    requested_at: Annotated[
+        datetime | None,
+        Meta(
+            description="When the caller asked, by its own clock. Nothing depends on it.",
+            examples=["2025-01-16T10:30:00Z"],
+        ),
     ] = None
 
 

@@ -94,6 +94,9 @@ class GrantRequest(msgspec.Struct, forbid_unknown_fields=True):
         Meta(description="When a high-risk call passes. `none` is an administrator's to give."),
     ] = TokenMode.WINDOW
     token_ttl: TokenTtl | None = None
+    token_id: Annotated[
+        None, Meta(description="The answer names the token; a request may only leave it null.")
+    ] = None
     expires_at: Moment | None = None
     note: Annotated[str, Meta(max_length=MAX_NOTE, examples=["for the nightly report"])] = ""
 
