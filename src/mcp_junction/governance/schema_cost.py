@@ -51,6 +51,10 @@ _ELSEWHERE: Final = (
     "properties",
 )
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_WITH_PARTS: Final = frozenset(
+    {*_IN_PLACE_LISTS, *_IN_PLACE, *_IN_PLACE_MAPS, *_ELSEWHERE, *_REFERENCES}
+)
+"""All keywords that lead to other subschemas; most subschemas have none of them."""
 _UNKNOWN: Final = (1, 1)
 
 
@@ -105,6 +109,10 @@ class _Measure:
             if key in self._known or not isinstance(current, dict):
                 waiting.pop()
                 continue
+            if current.keys().isdisjoint(_WITH_PARTS):
+                self._known[key] = self._measure_leaf(current)
+                waiting.pop()
+                continue
             is_new = key not in under_way
             under_way.add(key)
             needed = [part for part in self._parts(current) if self._is_open(part, under_way)]
@@ -137,6 +145,11 @@ class _Measure:
     def _parts(self, schema: dict[str, Any]) -> Iterator[Any]:
         yield from self._in_place(schema)
         yield from _elsewhere(schema)
+
+    def _measure_leaf(self, schema: dict[str, Any]) -> tuple[int, int]:
+        """Return the cost and the chain of a subschema that leads to no other."""
+        cost = 1 + _cost_of_values(schema) + self._cost_of_patterns(schema) if schema else 1
+        return min(cost, MAX_COST + 1), 1
 
     def _add_up(self, schema: dict[str, Any]) -> tuple[int, int]:
         cost = 1 + sum(map(self._cost, self._in_place(schema)))
