@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -30,7 +29,12 @@ from mcp_junction.audit.chain import (
 )
 from mcp_junction.audit.checkpoints import CheckpointDirectory, CheckpointSchedule
 from mcp_junction.audit.denials import Denials
-from mcp_junction.audit.writers import describe_head, find_dead, unknown_outcome
+from mcp_junction.audit.writers import (
+    describe_head,
+    find_dead,
+    identify_host,
+    unknown_outcome,
+)
 from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail, IntentCheck
@@ -177,7 +181,7 @@ class AuditLog:
         me = AuditWriter(
             writer=self.writer,
             key_id=self._key_id,
-            host=socket.gethostname(),
+            host=identify_host(),
             pid=os.getpid(),
             opened_at=now,
             seen_at=now,

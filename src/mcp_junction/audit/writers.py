@@ -13,11 +13,26 @@ from mcp_junction.telemetry.events import OutcomeName
 
 LEASE: Final = 15.0
 """Seconds without a heartbeat after which a writer counts as dead."""
+_FIRST_NAMESPACE: Final = 0xEFFFFFFC
+"""The number that Linux gives the PID namespace of the machine itself."""
+
+
+def identify_host() -> str:
+    """Name the machine and, in a container, its PID namespace: a pid means nothing outside it.
+
+    Containers may share the name of their machine, and live in namespaces of their own.
+    """
+    name = socket.gethostname()
+    try:
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:  # not Linux
+        return name
+    return name if namespace == _FIRST_NAMESPACE else f"{name}/{namespace}"
 
 
 def find_dead(writers: Sequence[AuditWriter], own: str, now: float) -> list[str]:
     """Find the writers that are not closed and will not write again."""
-    host = socket.gethostname()
+    host = identify_host()
     return [
         one.writer
         for one in writers
