@@ -120,8 +120,7 @@ class Junction:
         if governance is not None:
             governance.server_ids.servers = self.servers
         self._handlers = self._make_handlers(call_sinks, audit, extra_stages)
-        self.snapshot = self._take_snapshot()
-        """What clients are served by now. An attribute: each call asks for it."""
+        self.snapshot = self._take_snapshot()  # what clients are served by now
 
     # -- parts
 

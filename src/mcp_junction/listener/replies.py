@@ -209,6 +209,13 @@ def ending(frame_id: bytes) -> Reply:
     return reply._replace(status=503, retry_after=1)
 
 
+def refuse_ending(part: frames.Frame | FrameError) -> frames.Frame | FrameError:
+    """Replace a request of a batch by a refusal, because Junction is ending."""
+    if isinstance(part, frames.Frame) and part.is_request:
+        return FrameError(SERVER_UNAVAILABLE, "Junction is ending", bytes(part.id))
+    return part
+
+
 def reply_to(frame_id: bytes, outcome: Outcome, correlation_id: str) -> Reply | None:
     """Make the answer to a call that did not end with a result; None where nobody waits for it.
 

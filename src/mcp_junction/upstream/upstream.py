@@ -64,7 +64,6 @@ class Upstream:
         self.is_pooled = is_pooled  # whether callers without a session share it
         self.tokens = tokens  # of the subject that its links are for
         self.separates = definition.isolation == "per-session" or definition.is_per_agent
-        """Whether sessions are kept apart, unless the server is stateless."""
         self.policy = policy
         self.clock = clock
         self.state = ServerState.DISCONNECTED

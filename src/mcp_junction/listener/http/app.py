@@ -35,22 +35,21 @@ from mcp_junction.listener.http.host import (
 from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, refuse, respond
 from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
-from mcp_junction.listener.replies import CollectedReply, Reply, ending, refuse_bytes
+from mcp_junction.listener.replies import (
+    CollectedReply,
+    Reply,
+    ending,
+    refuse_bytes,
+    refuse_ending,
+)
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import envelope, frames, requests
-from mcp_junction.protocol import requests as batch
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.requests import ClientRequest
-from mcp_junction.protocol.versions import (
-    BATCH_VERSIONS,
-    HANDSHAKE_VERSIONS,
-    SERVER_UNAVAILABLE,
-    STATELESS_VERSIONS,
-)
+from mcp_junction.protocol.versions import BATCH_VERSIONS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from mcp_junction.tasks import TaskScope
 
 log = logging.getLogger("mcp_junction.http")
-
 
 _TYPE = b"application/json"
 _ENDPOINTS = "/mcp/"
@@ -114,10 +113,7 @@ class HttpListener:
             begun = self._begin_in_session(exchange, given, principal)
             if begun is not None:
                 return begun
-        headers, session_id = given.by_name, given.session_id
-        post = HttpPost(
-            principal, EVERYTHING, given, headers, exchange.send, exchange, None, session_id
-        )
+        post = HttpPost(principal, EVERYTHING, given, given.by_name, exchange.send, exchange)
         return self._read(post, exchange.body)
 
     def _begin_in_session(
@@ -274,17 +270,14 @@ class HttpListener:
             return respond(send, Reply(refuse_bytes(error), 400))
         if self._draining and frame.method and frame.id:
             return respond(send, ending(bytes(frame.id)))
-        session_id = post.session_id
-        is_stateless = not session_id and headers.get(b"mcp-protocol-version") in _STATELESS
+        is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
         if frame.method == "initialize" and frame.id and not is_stateless:
             return self._open(frame, post)
         if is_stateless or (
-            not session_id
-            and b"mcp-session-id" not in headers
-            and envelope.stated_version(frame) is not None
+            b"mcp-session-id" not in headers and envelope.stated_version(frame) is not None
         ):  # its params describe its sender
             return self._stateless.answer(post, frame)
-        found = self._session(headers, post.principal, post.endpoint, session_id)
+        found = self._session(headers, post.principal, post.endpoint)
         if isinstance(found, HttpRefusal):
             return refuse(send, *found)
         if not frame.id or not frame.method:
@@ -321,22 +314,16 @@ class HttpListener:
         await respond(send, Reply(reply.answer), [(b"mcp-session-id", found.id.encode())])
 
     def _session(
-        self,
-        headers: dict[bytes, bytes],
-        principal: Principal,
-        endpoint: Endpoint,
-        session_id: str = "",
+        self, headers: dict[bytes, bytes], principal: Principal, endpoint: Endpoint
     ) -> HttpSession | HttpRefusal:
         """Find the session that a request names, or say why it is refused."""
-        if not session_id:
-            named = headers.get(b"mcp-session-id")
-            if named is None:
-                return HttpRefusal(400, "no Mcp-Session-Id: send initialize first")
-            if not has_handshake_version(headers):
-                known = ", ".join(HANDSHAKE_VERSIONS)
-                return HttpRefusal(400, f"MCP-Protocol-Version must be one of {known}")
-            session_id = named.decode("latin-1")
-        found = self._registry.find(session_id, principal, endpoint)
+        named = headers.get(b"mcp-session-id")
+        if named is None:
+            return HttpRefusal(400, "no Mcp-Session-Id: send initialize first")
+        if not has_handshake_version(headers):
+            known = ", ".join(HANDSHAKE_VERSIONS)
+            return HttpRefusal(400, f"MCP-Protocol-Version must be one of {known}")
+        found = self._registry.find(named.decode("latin-1"), principal, endpoint)
         return found or HttpRefusal(404, "there is no such session; send initialize again")
 
     async def _batch(self, body: bytes, error: FrameError, post: HttpPost) -> None:
@@ -349,19 +336,19 @@ class HttpListener:
         try:
             if found.session.protocol_version not in BATCH_VERSIONS:
                 raise error
-            parts = batch.split_batch(body)
+            parts = requests.split_batch(body)
         except FrameError as refused:
             await respond(send, Reply(refuse_bytes(refused), 400))
             return
         if self._draining:
-            parts = [_ending(part) for part in parts]
+            parts = [refuse_ending(part) for part in parts]
         accept = post.headers.get(b"accept")
         reply = HttpReply(send, self._tasks, accept, post.exchange, found, post.carrying)
         answers = await self._dispatcher.answer_batch(found.session, parts, reply, post.carrying)
         if reply.stream is not None:
             await reply.finish(*answers)
         else:
-            joined = Reply(batch.join_answers(answers)) if answers else Reply(b"", 202)
+            joined = Reply(requests.join_answers(answers)) if answers else Reply(b"", 202)
             await respond(send, joined)
 
     # -- GET and DELETE
@@ -410,10 +397,3 @@ class HttpListener:
 
 def _is_rest(path: str) -> bool:
     return path.startswith(_API) or path == METRICS
-
-
-def _ending(part: batch.BatchPart) -> batch.BatchPart:
-    """Replace a request of a batch by a refusal, because Junction is ending."""
-    if isinstance(part, Frame) and part.is_request:
-        return FrameError(SERVER_UNAVAILABLE, "Junction is ending", bytes(part.id))
-    return part

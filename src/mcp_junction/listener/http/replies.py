@@ -48,8 +48,6 @@ class HttpPost(msgspec.Struct, frozen=True):
     exchange: AsgiExchange | None = None
     carrying: Headers | None = None
     """The headers, where one of them carries something for us."""
-    session_id: str = ""
-    """The session of the handshake era that it names, where that is known already."""
 
 
 class HttpReply(msgspec.Struct, eq=False):
