@@ -46,6 +46,9 @@ class World:
         assert answer.status_code == status, answer.text
         return answer.json()
 
+    async def show(self, approval_id):
+        return (await self.served.client().get(f"{APPROVALS}/{approval_id}")).json()
+
     async def passes(self, args=ARGS, **more) -> bool:
         before = self.box.calls
         answer = await self.invoke(args, **more)
@@ -121,6 +124,64 @@ async def test_a_changed_connection_is_another_call(world):
     answer = await world.served.client().patch(f"{SERVERS}/box", json=change, headers=headers)
     assert answer.status_code == 200, answer.text
     await world.served.until("box", "CONNECTED")
+    assert not await world.passes()
+
+
+async def test_another_way_to_sign_in_to_the_server_is_another_call(world):
+    """It decides in whose name the server acts."""
+    shown = (await world.served.client().get(f"{SERVERS}/box")).json()
+    for token in ("one-token-of-ten", "two-token-of-ten"):
+        auth = {"type": "bearer", "token": token}
+        change = {"connection_config": {"url": world.box.url, "auth": auth}}
+        headers = {"if-match": str(shown["version"])}
+        answer = await world.served.client().patch(f"{SERVERS}/box", json=change, headers=headers)
+        assert answer.status_code == 200, answer.text
+        shown = answer.json()
+        await world.served.until("box", "CONNECTED")
+        assert not await world.passes()
+        await world.decide(await world.ask())
+    assert await world.passes()
+
+
+async def test_the_approval_of_one_agent_lets_no_other_pass(world):
+    """Though both may make the same call, and one orchestrator makes it for both."""
+    await world.grant(agent_id="another")
+    asked = await world.ask(role="orchestrator", agent_id="the-agent")
+    await world.decide(asked)
+    assert not await world.passes(role="orchestrator", agent_id="another")
+    theirs = await world.ask(role="orchestrator", agent_id="another")
+    assert theirs != asked
+    await world.decide(theirs, "deny")
+    assert await world.passes()
+    assert not await world.passes(role="orchestrator", agent_id="another")
+
+
+@pytest.mark.req("P-3")
+async def test_what_has_expired_neither_passes_nor_is_decided_about(world):
+    await world.grant(token_ttl=0.5)
+    approved = await world.ask()
+    await world.decide(approved)
+    pending = await world.ask({"path": "/tmp/b"})
+    async with asyncio.timeout(BOUND):
+        for one in (approved, pending):
+            while (await world.show(one))["state"] != "expired":  # noqa: ASYNC110 - by time alone
+                await asyncio.sleep(0.02)
+    await world.grant(token_ttl=900)
+    assert not await world.passes()
+    refused = await world.decide(pending, status=409)
+    assert "it is expired" in refused["error"]["message"]
+    assert not await world.passes({"path": "/tmp/b"})
+
+
+async def test_a_server_registered_anew_under_the_same_name_is_another(world):
+    await world.decide(await world.ask())
+    config = {"url": world.box.url}
+    assert (await world.served.client().delete(f"{SERVERS}/box")).status_code == 204
+    body = {"name": "box", "transport_type": "HTTP", "connection_config": config}
+    assert (await world.served.client().post(SERVERS, json=body)).status_code == 201
+    await world.served.until("box", "CONNECTED")
+    assert not await world.passes()
+    await world.grant()
     assert not await world.passes()
 
 

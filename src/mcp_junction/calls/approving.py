@@ -53,7 +53,7 @@ def describe_approved(call: Call) -> ApprovedCall:
 
 
 def _hash_connection(definition: ServerDefinition) -> str:
-    """Hash how a server is connected to: a change is another connection."""
+    """Hash how, and in whose name, a server is connected to: a change is another connection."""
     parts = (
         definition.transport,
         definition.command,
@@ -62,6 +62,8 @@ def _hash_connection(definition: ServerDefinition) -> str:
         definition.cwd,
         definition.url,
         sorted(definition.headers.items()),
+        definition.auth,
+        (definition.tls_ca, definition.tls_cert, definition.tls_key),
     )
     return sha256(msgspec.json.encode(parts)).hexdigest()
 
