@@ -34,7 +34,9 @@ class Browser:
     def __init__(self, world: World, approval_id: str) -> None:
         self.world = world
         self.path = f"/approvals/{approval_id}"
-        self.http = httpx.AsyncClient(base_url=world.served.url, trust_env=False, timeout=BOUND)
+        self.http = httpx.AsyncClient(
+            base_url=world.served.url, trust_env=False, timeout=BOUND, follow_redirects=True
+        )
 
     async def __aenter__(self):
         return self

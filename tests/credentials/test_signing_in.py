@@ -60,7 +60,9 @@ async def test_a_sign_in_by_rest_and_our_page_makes_the_server_work(served, issu
         assert "key" in page.text  # keys were made here: whoever opens it shows one
         assert page.headers["cache-control"] == "no-store"
         assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
-        page = await browser.post(login["url"], data={"key": served.keys["admin"]})
+        page = await browser.post(
+            login["url"], data={"key": served.keys["admin"]}, follow_redirects=True
+        )
         assert "crm" in page.text
         assert "everybody" in page.text
         gone = await browser.post(login["url"], data={"go": "1"})
@@ -95,12 +97,12 @@ async def test_the_link_of_an_agent_is_for_that_agent_alone(served, issuer):
         url = begun.json()["url"]
         foreign = await client.post(auth("/login"), json={"agent": "bob"}, headers=as_ann)
         assert foreign.status_code == 403
-        refused = await client.post(url, data={"key": bob})
+        refused = await client.post(url, data={"key": bob}, follow_redirects=True)
         assert refused.status_code == 403
         assert "ann" in refused.text
-        page = await client.post(url, data={"key": "jct_000000000000_wrong"})
+        page = await client.post(url, data={"key": "jct_000000000000_wrong"}, follow_redirects=True)
         assert page.status_code == 401
-        page = await client.post(url, data={"key": ann})
+        page = await client.post(url, data={"key": ann}, follow_redirects=True)
         assert "the agent <code>ann</code>" in page.text
         gone = await client.post(url, data={"go": "1"})
         state = parse_qs(urlsplit(gone.headers["location"]).query)["state"][0]
@@ -265,7 +267,11 @@ async def test_nothing_secret_is_in_rest_events_audit_or_pages(served, issuer):
     await register(served, issuer, **config)
     begun = (await served.client().post(auth("/login"), json={})).json()
     async with httpx.AsyncClient(trust_env=False) as browser:
-        pages = [await browser.post(begun["url"], data={"key": served.keys["admin"]})]
+        pages = [
+            await browser.post(
+                begun["url"], data={"key": served.keys["admin"]}, follow_redirects=True
+            )
+        ]
         gone = await browser.post(begun["url"], data={"go": "1"})
         pages.append(await follow(browser, gone.headers["location"]))
     assert "Signed in" in pages[-1].text

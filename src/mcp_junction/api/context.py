@@ -21,7 +21,7 @@ from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.http.approval_pages import ApprovalPages
 from mcp_junction.listener.http.host import HttpHost, Receive, Scope, Send
-from mcp_junction.listener.http.pages import PageSessions, SessionSigner
+from mcp_junction.listener.http.page_sessions import PageSessions, SessionSigner
 from mcp_junction.listener.http.sign_in_pages import SignInPages
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
@@ -103,7 +103,12 @@ class ApiContext:
             return None
         credentials, keys = self.credentials, self._keys
         sessions = PageSessions(
-            host.principal, keys.is_in_force, self._signer, lambda: credentials.public_url
+            host.principal,
+            keys,
+            self._signer,
+            lambda: credentials.public_url,
+            self.denials.add,
+            "" if keys.tokens is None else keys.tokens.door.issuer,
         )
         sign_ins = SignIns(credentials, lambda: [one.definition for one in servers.values()])
         sign_in_pages = SignInPages(sign_ins, sessions, name)

@@ -94,11 +94,11 @@ class LocalCredentials(Credentials):
         self._listening = self.tasks.spawn(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        from mcp_junction.listener.http.pages import PageSessions
+        from mcp_junction.listener.http.page_sessions import PageSessions
         from mcp_junction.listener.http.sign_in_pages import SignInPages
 
         url = self.public_url
-        sessions = PageSessions(self._identify, lambda _: False, _NoSessions(), lambda: url)
+        sessions = PageSessions(self._identify, None, _NoSessions(), lambda: url)
         self._pages = SignInPages(self.sign_ins, sessions, self._client_name)
         server = await asyncio.start_server(self._answer, sock=listener, limit=_MAX_HEAD)
         async with server:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
-from mcp_junction.identity.tokens import AccessTokens
+from mcp_junction.identity.tokens import AccessTokens, TokenLife
 from mcp_junction.policy.principal import KEY_ROLES, LOCAL_OWNER, Principal, Role
 from mcp_junction.store.keys import StoredKeys
 from mcp_junction.store.records import KeyRecord
@@ -123,6 +123,16 @@ class KeyRing:
             return found is not None and found.principal == principal
         whose = principal.id, principal.role
         return any((k.principal.id, k.principal.role) == whose for k in self._in_force.values())
+
+    def find_life(self, authorization: bytes) -> TokenLife | None:
+        """Return what a session may keep of an access token that is verified; None for a key."""
+        return None if self.tokens is None else self.tokens.find_life(authorization)
+
+    def is_session_good(self, principal: Principal, life: TokenLife | None) -> bool:
+        """Whether what was shown for a session in a browser still stands for its principal."""
+        if life is None:
+            return self.is_in_force(principal)
+        return self.tokens is not None and self.tokens.is_alive(principal, life)
 
     @property
     def is_blind(self) -> bool:

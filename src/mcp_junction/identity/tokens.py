@@ -15,6 +15,7 @@ import binascii
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -62,6 +63,15 @@ class _VerifiedToken(msgspec.Struct, frozen=True):
     """How many it has."""
 
 
+class TokenLife(msgspec.Struct, frozen=True, array_like=True):
+    """What a session in a browser keeps of the access token that was shown for it."""
+
+    expires_at: float
+    issued_at: float | None
+    door: str
+    """A hash of the door that accepted it: another door may give it other rights."""
+
+
 class AccessTokens:
     """Verifies access tokens, and remembers those that were valid."""
 
@@ -94,6 +104,7 @@ class AccessTokens:
         self._decode: Decode | None = None
         self.public_url = ""
         """The address under which clients reach us; the service sets it."""
+        self._door_hash = sha256(msgspec.json.encode(door)).hexdigest()[:16]
 
     # -- verifying
 
@@ -217,6 +228,23 @@ class AccessTokens:
             for header, one in self._tokens.items()
             if one.expires_at > now and is_meant(one.principal)
         ]
+
+    def find_life(self, authorization: bytes) -> TokenLife | None:
+        """Return what a session may keep of a token that was verified; None for any other."""
+        kept = self._tokens.get(authorization)
+        if kept is None:
+            return None
+        return TokenLife(kept.expires_at + LEEWAY, kept.issued_at, self._door_hash)
+
+    def is_alive(self, principal: Principal, life: TokenLife) -> bool:
+        """Whether the token of a session still stands for a principal, in any process."""
+        if not principal.key.startswith(TOKEN_KEY) or life.door != self._door_hash:
+            return False
+        try:
+            self._check_revoked(principal.key.removeprefix(TOKEN_KEY), life.issued_at)
+        except TokenRefused:
+            return False
+        return self._now() < life.expires_at
 
     # -- ending
 

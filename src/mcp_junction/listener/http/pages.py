@@ -1,28 +1,17 @@
-"""The pages that we show to people: how they look, and who has shown a key in a browser.
+"""The pages that we show to people: how they look, and the forms on them.
 
-A person shows a key once in a form; a signed cookie stands for it for an hour, as long as the key
-is in force. Whether that principal may do what a page is for, the page decides
-(``sign_in_pages.py``, ``approval_pages.py``).
+They have no script and load nothing. Who has shown a key in a browser: ``page_sessions.py``.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from html import escape
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
-import msgspec
-
 from mcp_junction.listener.http.host import Receive, Scope, Send
-from mcp_junction.policy.principal import Principal, Role
 
-_SESSION_LIFE: Final = 3600
-_SESSION: Final = "junction-session"
-_PURPOSE: Final = "sign-in session"
-_FORM: Final = "page form"
-_MAX_BODY: Final = 16_384
+_MAX_BODY: Final = 32_768
 PAGE_HEADERS: Final = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -35,108 +24,37 @@ PAGE_HEADERS: Final = (
         b"default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     ),
 )
-_STYLE: Final = (
-    "body{font:16px/1.5 system-ui;max-width:34rem;margin:4rem auto;padding:0 1rem}"
-    "input,button{font:inherit;padding:.4rem .8rem}code{background:#eee;padding:0 .2rem}"
-    "pre{background:#eee;padding:.6rem;white-space:pre-wrap;overflow-wrap:anywhere}"
-)
+_STYLE: Final = """
+:root{color-scheme:light dark;--text:#1b1f24;--page:#fff;--soft:#eef0f3;--line:#767d86;--main:#0b57d0;--on:#fff;--bad:#a4161a}
+@media(prefers-color-scheme:dark){:root{--text:#e6e8eb;--page:#16191d;--soft:#262b31;--line:#8f98a3;--main:#9cc0ff;--on:#10151c;--bad:#ff9c9c}}
+*{box-sizing:border-box}
+body{font:16px/1.5 system-ui,sans-serif;color:var(--text);background:var(--page);margin:0}
+main{max-width:40rem;margin:0 auto;padding:clamp(1rem,6vh,4rem) 1rem;overflow-wrap:anywhere}
+h1{font-size:1.6rem;line-height:1.25;margin:0 0 1rem}
+code,pre{background:var(--soft);border-radius:.25rem;font:.9em/1.5 ui-monospace,monospace}
+code{padding:.1rem .3rem}
+pre{padding:.75rem;white-space:pre-wrap}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1rem;margin:0 0 1rem}
+dt{font-weight:600}dd{margin:0;min-width:0}
+label{display:block;font-weight:600;margin:0 0 .25rem}
+input,textarea,button{font:inherit;color:inherit;border:1px solid var(--line);border-radius:.375rem;padding:.6rem .8rem}
+input,textarea{width:100%;background:var(--page);margin:0 0 1rem}
+button{min-height:2.75rem;background:var(--soft);cursor:pointer}
+button.main{background:var(--main);border-color:var(--main);color:var(--on);font-weight:600}
+:focus-visible{outline:3px solid var(--main);outline-offset:2px}
+.row{display:flex;flex-wrap:wrap;gap:.75rem}.row+form,form+form{margin-top:1rem}
+.bad{color:var(--bad);font-weight:600}
+@media(max-width:30rem){dl{grid-template-columns:1fr}dd{margin:0 0 .5rem}.row button,form>button{flex:1;width:100%}}
+""".replace("\n", "")  # noqa: E501 - a style sheet
+_HEADINGS: Final = {
+    403: "Not for you",
+    404: "Not found",
+    409: "Too late",
+    502: "Signing in has failed",
+    503: "Not now",
+}
 
 Cookie = tuple[bytes, bytes]
-
-
-class SessionSigner(Protocol):
-    """Signs the cookie of whoever has shown a key."""
-
-    def sign(self, message: bytes, purpose: str) -> bytes: ...
-
-    def verify(self, message: bytes, mac: bytes, purpose: str) -> bool: ...
-
-
-class PageSessions:
-    """Knows the principals that have shown their keys in browsers."""
-
-    def __init__(
-        self,
-        identify: Callable[[dict[bytes, bytes], Scope], Principal | None],
-        is_in_force: Callable[[Principal], bool],
-        signer: SessionSigner,
-        public_url: Callable[[], str],
-    ) -> None:
-        """``identify`` finds the principal of a request, by its key or as the owner."""
-        self._identify = identify
-        self._is_in_force = is_in_force
-        self._signer = signer
-        self._public_url = public_url
-
-    def find_owner(self, scope: Scope) -> Principal | None:
-        """Return the owner, if the request is the owner's own on this machine."""
-        headers = dict(scope["headers"])
-        headers.pop(b"authorization", None)  # a browser has none
-        return self._identify(headers, scope)
-
-    def find_principal(self, scope: Scope) -> Principal | None:
-        """Return the principal that has shown its key in this browser, if that is still good."""
-        value = self.read_cookie(scope, _SESSION)
-        try:
-            given, mac = (bytes.fromhex(part) for part in value.split("."))
-            if not self._signer.verify(given, mac, _PURPOSE):
-                return None
-            name, role, key, until = msgspec.json.decode(given, type=tuple[str, Role, str, int])
-        except (ValueError, msgspec.MsgspecError):
-            return None
-        principal = Principal(name, role, key)
-        return principal if until > time.time() and self._is_in_force(principal) else None
-
-    def accept_key(self, key: str, scope: Scope) -> tuple[Principal, Cookie] | None:
-        """Return whose key was shown, and the cookie that stands for it; None if it is not good."""
-        shown = {b"authorization": b"Bearer " + key.strip().encode()}
-        principal = self._identify(shown, scope)
-        if principal is None:
-            return None
-        until = int(time.time()) + _SESSION_LIFE
-        given = msgspec.json.encode([principal.id, principal.role, principal.key, until])
-        value = f"{given.hex()}.{self._signer.sign(given, _PURPOSE).hex()}"
-        return principal, self.make_cookie(_SESSION, value, _SESSION_LIFE)
-
-    # -- forms of our own
-
-    def sign_form(self, principal: Principal, subject: str) -> str:
-        """Make the text by which a form shows that this page was shown to this principal."""
-        return self._signer.sign(_describe_form(principal, subject), _FORM).hex()
-
-    def is_own_form(self, principal: Principal, subject: str, given: str) -> bool:
-        """Whether a form comes from a page that was shown to this principal."""
-        try:
-            mac = bytes.fromhex(given)
-        except ValueError:
-            return False
-        return self._signer.verify(_describe_form(principal, subject), mac, _FORM)
-
-    # -- cookies
-
-    def make_cookie(self, name: str, value: str, life: int) -> Cookie:
-        """Make the header that sets a cookie."""
-        secure = "; Secure" if self._is_secure else ""
-        text = f"{self._name(name)}={value}; Path=/; Max-Age={life}; HttpOnly; SameSite=Lax"
-        return b"set-cookie", (text + secure).encode("ascii")
-
-    def read_cookie(self, scope: Scope, name: str) -> str:
-        """Return the value of a cookie; empty if it is not there."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        pairs = headers.get(b"cookie", b"").decode("latin-1").split(";")
-        found = {key.strip(): value for key, _, value in (one.partition("=") for one in pairs)}
-        return found.get(self._name(name), "")
-
-    @property
-    def _is_secure(self) -> bool:
-        return self._public_url().startswith("https://")
-
-    def _name(self, name: str) -> str:
-        return f"__Host-{name}" if self._is_secure else name
-
-
-def _describe_form(principal: Principal, subject: str) -> bytes:
-    return msgspec.json.encode([principal.id, principal.role, principal.key, subject])
 
 
 async def read_form(scope: Scope, receive: Receive) -> dict[str, str]:
@@ -152,15 +70,28 @@ async def read_form(scope: Scope, receive: Receive) -> dict[str, str]:
     return dict(parse_qsl(body.decode("latin-1")))
 
 
-async def ask_for_key(send: Send, title: str, whose: str, why: str) -> None:
-    """Show the form in which a key is shown; ``whose`` is HTML."""
+async def ask_for_key(
+    send: Send, title: str, whose: str, issuer: str, why: str, status: int = 401
+) -> None:
+    """Show the form in which a key is shown; ``whose`` is HTML, ``issuer`` that of tokens."""
+    told = f'<p class="bad" role="alert">{escape(why)}</p>' if why else ""
+    token, label = "", "Key"
+    if issuer:
+        token = f", or such an access token of <code>{escape(issuer)}</code>"
+        label = "Key or access token"
     body = (
-        f"<h1>{escape(title)}</h1><p>{escape(why)}</p>"
-        f"<p>To go on, show {whose} of this gateway.</p>"
-        '<form method="post"><input type="password" name="key" autocomplete="off" autofocus>'
-        " <button>Go on</button></form>"
+        f"<h1>{escape(title)}</h1>{told}<p>To go on, show {whose} of this gateway{token}.</p>"
+        f'<form method="post"><label for="key">{label}</label>'
+        '<input type="password" id="key" name="key" autocomplete="off" spellcheck="false"'
+        ' required autofocus><button class="main">Go on</button></form>'
     )
-    await send_page(send, 401 if why else 200, body, is_html=True)
+    await send_page(send, status if why else 200, body, is_html=True, title=title)
+
+
+async def send_again(scope: Scope, send: Send, cookies: list[Cookie]) -> None:
+    """Have the browser ask for the same page anew, by GET."""
+    location = (b"location", b"?" + scope["query_string"])
+    await send_body(send, 303, b"", [*PAGE_HEADERS, location, *cookies])
 
 
 async def send_page(
@@ -169,13 +100,17 @@ async def send_page(
     body: str,
     *,
     is_html: bool = False,
+    title: str = "",
     more: list[tuple[bytes, bytes]] | None = None,
 ) -> None:
-    """Send a page; what is no HTML is shown as one paragraph."""
-    inner = body if is_html else f"<p>{escape(body)}</p>"
+    """Send a page; what is no HTML is shown as one paragraph under a heading."""
+    heading = title or _HEADINGS.get(status, "Junction")
+    inner = body if is_html else f"<h1>{heading}</h1><p>{escape(body)}</p>"
     text = (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Junction</title>'
-        f"<style>{_STYLE}</style>{inner}</html>"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(heading)} – Junction</title><style>{_STYLE}</style></head>"
+        f"<body><main>{inner}</main></body></html>"
     )
     await send_body(send, status, text.encode(), [*PAGE_HEADERS, *(more or [])])
 

@@ -22,19 +22,13 @@ from mcp_junction.credentials.sign_ins import SignIns
 from mcp_junction.credentials.source import SHARED, agent_of, agent_subject
 from mcp_junction.errors import JunctionError, NotFound, NotPermitted
 from mcp_junction.listener.http.host import Receive, Scope, Send
-from mcp_junction.listener.http.pages import (
-    PAGE_HEADERS,
-    Cookie,
-    PageSessions,
-    ask_for_key,
-    read_form,
-    send_body,
-    send_page,
-)
+from mcp_junction.listener.http.page_sessions import PageSessions
+from mcp_junction.listener.http.pages import PAGE_HEADERS, read_form, send_body, send_page
 from mcp_junction.oauth.registration import client_metadata
 from mcp_junction.oauth.sign_in import read_callback
 
 _STATE: Final = "junction-sign-in"
+_TITLE: Final = "Sign in"
 
 
 class SignInPages:
@@ -61,7 +55,7 @@ class SignInPages:
         except NotFound as error:
             await send_page(send, 404, f"{error}.")
         except JunctionError as error:
-            await send_page(send, 502, f"Signing in has failed: {error}.")
+            await send_page(send, 502, f"{error}.")
 
     async def _show_client(self, send: Send) -> None:
         """Show the metadata by which issuers may know us."""
@@ -80,26 +74,25 @@ class SignInPages:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         source, login = await self._find(reference, query.get("agent"))
         form = await read_form(scope, receive)
-        owner = self._sessions.find_owner(scope)
-        cookies: list[Cookie] = []
-        principal = owner or self._sessions.find_principal(scope)
+        owner, whose = self._sessions.find_owner(scope), _describe_signer(source)
         if "key" in form:
-            accepted = self._sessions.accept_key(form["key"], scope)
-            if accepted is None:
-                await self._ask_for_key(send, source, "That key is not valid.")
-                return
-            principal, cookie = accepted
-            cookies.append(cookie)
-        if principal is None:
-            await self._ask_for_key(send, source, "")
+            await self._sessions.accept(scope, send, form["key"], _TITLE, whose)
             return
-        self._sign_ins.check_allowed(principal, source)
+        principal = owner or self._sessions.find_principal(scope)
+        if principal is None:
+            await self._sessions.ask(send, _TITLE, whose)
+            return
+        try:
+            self._sign_ins.check_allowed(principal, source)
+        except NotPermitted as error:
+            await self._sessions.refuse(scope, send, principal, str(error), _TITLE, whose)
+            return
         if login is None:
             login = await self._sign_ins.begin(source, principal)
         if owner is not None or "go" in form:
-            await self._send_to_issuer(send, login, cookies)
+            await self._send_to_issuer(send, login)
         else:
-            await self._ask_to_go(send, source, login, cookies)
+            await self._ask_to_go(send, source, login)
 
     async def _find(
         self, reference: str, agent: str | None
@@ -113,34 +106,24 @@ class SignInPages:
             return self._sign_ins.source_of(reference, subject), None
         return self._sign_ins.source_of(record.server_id, record.subject), logins.reopen(record)
 
-    async def _ask_for_key(self, send: Send, source: StoredSource, why: str) -> None:
-        agent = agent_of(source.subject)
-        whose = f"the key of the agent <code>{escape(agent)}</code>" if agent else "an admin's key"
-        await ask_for_key(send, "Sign in", whose, why)
-
-    async def _ask_to_go(
-        self,
-        send: Send,
-        source: StoredSource,
-        login: StartedLogin,
-        cookies: list[Cookie],
-    ) -> None:
+    async def _ask_to_go(self, send: Send, source: StoredSource, login: StartedLogin) -> None:
         agent = agent_of(source.subject)
         whom = f"the agent <code>{escape(agent)}</code>" if agent else "everybody who calls it here"
         scopes = ", ".join(f"<code>{escape(one)}</code>" for one in login.scopes) or "its defaults"
+        server = escape(source.definition.key)
         body = (
-            f"<h1>Sign in to <code>{escape(source.definition.key)}</code></h1>"
+            f"<h1>Sign in to <code>{server}</code></h1>"
             f"<p>You sign in at <code>{escape(login.host)}</code>, for {whom}: calls will be made"
             f" with the account that you use there.</p><p>It is asked for: {scopes}.</p>"
             '<form method="post"><input type="hidden" name="go" value="1">'
-            "<button>Go on to sign in</button></form>"
+            '<button class="main">Go on to sign in</button></form>'
         )
-        await send_page(send, 200, body, is_html=True, more=cookies)
+        await send_page(send, 200, body, is_html=True, title=_TITLE)
 
-    async def _send_to_issuer(self, send: Send, login: StartedLogin, cookies: list[Cookie]) -> None:
-        cookies.append(self._sessions.make_cookie(_STATE, login.state, 600))
+    async def _send_to_issuer(self, send: Send, login: StartedLogin) -> None:
+        cookie = self._sessions.make_cookie(_STATE, login.state, 600)
         location = (b"location", login.authorization_url.encode("ascii"))
-        await send_body(send, 302, b"", [*PAGE_HEADERS, location, *cookies])
+        await send_body(send, 302, b"", [*PAGE_HEADERS, location, cookie])
 
     # -- the answer
 
@@ -154,5 +137,12 @@ class SignInPages:
             raise NotPermitted("this sign-in was begun in another browser")
         source = await self._sign_ins.finish(record, query, "browser")
         name = escape(source.definition.key)
-        body = f"<h1>Signed in</h1><p><code>{name}</code> can be used now. Close this page.</p>"
-        await send_page(send, 200, body, is_html=True)
+        then = "can be used now. You can close this page."
+        body = f"<h1>Signed in</h1><p><code>{name}</code> {then}</p>"
+        await send_page(send, 200, body, is_html=True, title="Signed in")
+
+
+def _describe_signer(source: StoredSource) -> str:
+    """Say, as HTML, whose key somebody must show to sign in for a subject."""
+    agent = agent_of(source.subject)
+    return f"the key of the agent <code>{escape(agent)}</code>" if agent else "an admin's key"
