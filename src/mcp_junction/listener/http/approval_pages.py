@@ -15,6 +15,8 @@ from html import escape
 from typing import Final
 from urllib.parse import unquote
 
+import msgspec
+
 from mcp_junction.errors import AlreadyDecided, NotFound, NotPermitted, StoreError
 from mcp_junction.governance.approvals import PAGES, Approvals, show_hidden
 from mcp_junction.listener.http.host import Receive, Scope, Send
@@ -130,7 +132,7 @@ class ApprovalPages:
             f"<dt>Tool</dt><dd><code>{escape(self._name_tool(record))}</code></dd>"
             f"<dt>Risk</dt><dd>{escape(record.risk)}</dd>"
             f"<dt>Until</dt><dd>{_show_end(record, now)}</dd></dl>"
-            f"<h2>Arguments</h2><pre>{escape(arguments)}</pre><p>{_COVERS}</p>"
+            f"<h2>Arguments</h2><pre>{escape(_indent(arguments))}</pre><p>{_COVERS}</p>"
         )
         if state is PENDING:
             body += _write_forms(self._sessions.sign_form(principal, record.id), is_revealed)
@@ -143,6 +145,14 @@ class ApprovalPages:
 
     def _name_tool(self, record: ApprovalRecord) -> str:
         return f"{self._name_server(record.server_id)}.{record.tool_name}"
+
+
+def _indent(arguments: str) -> str:
+    """Put each argument on a line of its own; what is cut, or no JSON any more, stays as it is."""
+    try:
+        return msgspec.json.format(arguments)
+    except msgspec.MsgspecError:
+        return arguments
 
 
 def _show_end(record: ApprovalRecord, now: float) -> str:

@@ -31,6 +31,7 @@ _STYLE: Final = """
 body{font:16px/1.5 system-ui,sans-serif;color:var(--text);background:var(--page);margin:0}
 main{max-width:40rem;margin:0 auto;padding:clamp(1rem,6vh,4rem) 1rem;overflow-wrap:anywhere}
 h1{font-size:1.6rem;line-height:1.25;margin:0 0 1rem}
+h2{font-size:1.1rem;margin:1.25rem 0 .5rem}pre{margin:0 0 1rem}
 code,pre{background:var(--soft);border-radius:.25rem;font:.9em/1.5 ui-monospace,monospace}
 code{padding:.1rem .3rem}
 pre{padding:.75rem;white-space:pre-wrap}
