@@ -19,7 +19,7 @@ from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import assess
-from mcp_junction.policy.simple_conditions import flatten_arguments
+from mcp_junction.policy.simple_conditions import flatten_reads
 from mcp_junction.policy.tokens import NONE
 
 NOW = 1_800_000_000.0
@@ -413,6 +413,8 @@ SIMPLE = (
     *(f"args.a {sign} 5" for sign in ("==", "<", "<=", ">", ">=")),
     *(f"size(args.a) {sign} 2" for sign in ("<", "<=", ">", ">=")),
     *('args.a == "xy"', "args.a == true", "args.a == -5", "args.a == (5)", "args.a == ''"),
+    *('args.a != "xy"', "args.a != 5", "args.a != true", '!(args.a in ["xy"])', 'args["a"] == 5'),
+    *("!(args.a in [4, 5])", 'args.a != "x" || args.b == 1', 'args.a.all(i, i != "xy")'),
     *('args.a in ["xy", "x"]', "args.a in [4, 5]", "args.a in [true]", "has(args.a)"),
     *('args.a.all(i, i == "xy")', "args.a.all(i, i in [4, 5])", "args.a.all(i, size(i) < 3)"),
     'has(args.a) && args.a.startsWith("x") && !args.a.endsWith("z") && size(args.a) < 4',
@@ -422,7 +424,7 @@ SIMPLE = (
 LONG = (
     *('args.a.b.contains("x")', "args.a.contains(args.b)", 'agent.id.contains("x")', "args.a"),
     *("args.a == null", "args.a in args.b", 'args.a in ["x", 1]', "args.a in []", "args.a < 1.5"),
-    *("args.a.exists(i, i == 1)", "args.a == 1 || args.a != 2", "!has(args.a)", "args.a != 1"),
+    *("args.a.exists(i, i == 1)", "args.a == 1 || args.a != 1.5", "!has(args.a)", "!args.a"),
     *("args.a.all(i, i == args.b)", 'args.a.contains("")', "args.a[0] == 1", "args.a + 1 == 2"),
 )
 
@@ -446,15 +448,49 @@ def test_the_short_way_of_simple_conditions_leads_where_the_long_one_does(source
     ("source", "written"),
     [
         ("args.a == 1 && args.b == args.a", "v0 == 1 && v1 == v0"),
-        ('args.v.w[args.i] in ["args.a"]', 'v_0.w[v_1] in ["args.a"]'),
-        ("(args.a) + 1 > agent.claims.x", "v0 + 1 > agent.claims.x"),
+        ('args.v.w[args.i] in ["args.a"]', 'v_0[v_1] in ["args.a"]'),
+        ("(args.a) + 1 > agent.claims.x", "v0 + 1 > v1"),
         ("args.a.all(i, i == args.b)", "v0.all(i, i == v1)"),
-        *(("has(args.a) && args.a == 1", None), ('args["a"] == 1', None), ("now > now", None)),
+        ('args["a"] == args.a && tool.name == agent.id', "v0 == v0 && v1 == v2"),
+        *(("has(args.a) && args.a == 1", None), ("args == args.a", None), ("now > now", None)),
     ],
 )
 def test_arguments_are_given_as_variables_where_they_are_read_one_by_one(source, written):
-    flat = flatten_arguments(parse_condition(source), source)
+    flat = flatten_reads(parse_condition(source), source)
     assert (None if flat is None else flat[0]) == written
+
+
+FLAT = (
+    *('args.a + "!" == "xy!"', "args.a * 2 < 11", "args.a == args.b", "!args.a || args.b == 1"),
+    *("args.o.p == 5", 'args.o["p"].contains("xy")', "args.o.p == 5 || args.b == 1", "args.o.p"),
+    *(
+        "!(args.o.p == 5 && args.b == 2)",
+        "args.o.p > 4 ? true : args.b == 1",
+        "args.a in [1, 'xy']",
+    ),
+    *('agent.id == "ann" && args.a == args.o.p', 'agent.claims.team + "" == "b" || args.a == 5'),
+    *('request.client != "c" || args.o.p == 5', "[args.a, args.b].exists(i, i == 5)"),
+    *('args.a == "xy" && now > timestamp("2020-01-01T00:00:00Z")', "args.a[0] == 1 || args.b == 1"),
+)
+
+
+@pytest.mark.req("P-1")
+@pytest.mark.parametrize("source", FLAT)
+def test_what_is_read_one_by_one_is_judged_as_what_is_read_whole(source):
+    short, long = GrantCondition(source), GrantCondition(source)
+    long._execute_flat = short._meets = long._meets = None
+    assert short._execute_flat is not None
+    inner = [{"o": {"p": value}} for value in VALUES] + [{"o": 5}, {"o": {}}, {"o": None}]
+    calls = [{**one, **more} for one in [*inner, {}] for more in ({}, {"b": 1}, {"a": 5})]
+    calls += [{"a": value, "b": b} for value in VALUES for b in (1, "xy")]
+    met = 0
+    for args in calls:
+        fields = {"agent": {"id": "ann", "claims": {"team": "b"}}, "request": {}}
+        facts = Facts(read_arguments(json.dumps(args).encode()), **fields)
+        told = short.find_failure(facts, NOW)
+        assert told == long.find_failure(facts, NOW), args
+        met += told is None
+    assert met
 
 
 @pytest.mark.parametrize("source", LONG)

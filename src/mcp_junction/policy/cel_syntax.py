@@ -95,7 +95,7 @@ def parse_condition(source: str) -> Expression:
 
 def find_reads(expression: Expression) -> set[Path]:
     """Find what an expression reads. Raises ConditionError for a field that does not exist."""
-    path = _path(expression)
+    path = read_path(expression)
     if path:
         fields = FIELDS[path[0]]
         is_field = len(path) > 1 and path[1] in fields
@@ -106,14 +106,14 @@ def find_reads(expression: Expression) -> set[Path]:
     return set().union(*map(find_reads, expression.parts))
 
 
-def _path(expression: Expression) -> Path:
+def read_path(expression: Expression) -> Path:
     """Return the path that an expression is, empty if it is none."""
     if expression.kind == "name" and expression.name in FIELDS:
         return (expression.name,)
     is_constant = expression.kind == "index" and expression.parts[1].kind == "literal"
     key = expression.parts[1].name if is_constant else expression.name
     if expression.kind == "member" or (is_constant and key):
-        before = _path(expression.parts[0])
+        before = read_path(expression.parts[0])
         return (*before, key) if before else ()
     return ()
 

@@ -22,7 +22,7 @@ from msgspec import Raw
 from mcp_junction.errors import ConditionError
 from mcp_junction.policy.arguments import Arguments
 from mcp_junction.policy.cel_syntax import Expression, Path, find_reads, parse_condition
-from mcp_junction.policy.simple_conditions import compile_simple, flatten_arguments
+from mcp_junction.policy.simple_conditions import compile_simple, flatten_reads, is_simple
 
 MAX_READ: Final = 64 * 1024
 """Bytes of arguments that a condition may refer to."""
@@ -138,9 +138,9 @@ class GrantCondition:
         )
         self._possible = _find_listed(tree, source)
         self._execute = compile_source(source, 0).execute
-        flat = flatten_arguments(tree, source)
-        self._variables = {} if flat is None else flat[1]
-        """The variable of each argument, where it is given these alone: that is faster."""
+        flat = flatten_reads(tree, source)
+        self._variables = () if flat is None else tuple(flat[1].items())
+        """The variable of each path that it reads, where it is given these: that is faster."""
         self._execute_flat = None if flat is None else compile_source(flat[0], 0).execute
 
     def find_failure(self, facts: ConditionFacts, now: float) -> str | None:
@@ -153,34 +153,65 @@ class GrantCondition:
                 and self._meets(arguments.value)
             ):
                 return None
+        if self._variables:
+            value = self._judge_simple(facts, now)
+            if value is not None:
+                return None if value else _FALSE
         try:
             given, weight = self._gather(facts, now)
         except _Unusable as error:
             return str(error)
-        is_light = weight <= _LIGHT  # anything else is evaluated once only
-        if is_light and self._execute_flat is not None and self._is_true_of(given):
-            return None
+        if weight <= _LIGHT:  # anything else is evaluated once only
+            value = self._judge_flat(self._flatten(given))
+            if value is not None:
+                return None if value else _FALSE
         try:
-            value = self._execute(given)
+            return None if self._execute(given) is True else _FALSE
         except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
             return _explain_error(error)
-        return None if value is True else _FALSE
 
-    def _is_true_of(self, given: dict[str, Any]) -> bool:
-        """Whether it is true; why it is not, the evaluation of the source says."""
-        assert self._execute_flat is not None
-        given = dict(given)
-        arguments = given.pop("args")
-        if type(arguments) is not dict:
-            return False
-        for name, variable in self._variables.items():
-            if name in arguments:
-                given[variable] = arguments[name]
+    def _judge_simple(self, facts: ConditionFacts, now: float) -> bool | None:
+        """Evaluate it over simple values as they are; None where it reads any other."""
+        given, weight = dict[str, Any](), 0
+        for path, variable in self._variables:
+            found = _read_simple(facts, path)
+            if found is _MISSING:
+                continue
+            if found is _OTHER:
+                return None
+            weight += _WEIGHT if type(found) is not str else _WEIGHT + 4 * len(found)
+            given[variable] = found
+        if weight * self._size > _LIGHT:
+            return None
+        if self._has_now:
+            given["now"] = datetime.fromtimestamp(now, UTC)
+        return self._judge_flat(given)
+
+    def _judge_flat(self, given: dict[str, Any] | None) -> bool | None:
+        """Evaluate it over variables; None where that says nothing: then the source does."""
+        if given is None or self._execute_flat is None:
+            return None
         try:
-            return self._execute_flat(given) is True
+            value = self._execute_flat(given)
         except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
             _explain_error(error)
-            return False
+            return None
+        return value if type(value) is bool else None
+
+    def _flatten(self, given: dict[str, Any]) -> dict[str, Any] | None:
+        """Turn what was collected into variables; None where a path leads through no object."""
+        flat = {"now": given["now"]} if self._has_now else {}
+        for path, variable in self._variables:
+            found: Any = given
+            for name in path:
+                if type(found) is not dict:
+                    return None
+                found = found.get(name, _MISSING)
+                if found is _MISSING:
+                    break
+            else:
+                flat[variable] = found
+        return flat
 
     def is_possible(self, known: Mapping[str, Mapping[str, Any]]) -> bool:
         """Whether a call may pass, as far as that is known where things are listed."""
@@ -220,6 +251,30 @@ class GrantCondition:
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
         return given, measure.check(self._size, self._multiplies)
+
+
+_MISSING: Final = object()
+_OTHER: Final = object()
+
+
+def _read_simple(facts: ConditionFacts, path: Path) -> Any:
+    """Read a simple value by its path; ``_MISSING`` if nothing is there, else ``_OTHER``."""
+    if path[0] == "args":
+        arguments = facts.read_arguments()
+        if arguments is None:
+            return _OTHER
+        found, names = arguments.value, path[1:]
+    else:
+        found, names = facts.read_field(path[0], path[1]), path[2:]
+        if found is None:
+            return _MISSING if not names else _OTHER
+    for name in names:
+        if type(found) is not dict:
+            return _OTHER
+        found = found.get(name, _MISSING)
+        if found is _MISSING:
+            return _MISSING
+    return found if is_simple(found) else _OTHER
 
 
 class _ArgumentPicker:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import ge, gt, le, lt
 from typing import Any, Final
 
-from mcp_junction.policy.cel_syntax import Expression
+from mcp_junction.policy.cel_syntax import Expression, Path, read_path
 
 SHORT: Final = 256
 """Characters of a text, and items of a list, that are judged at once."""
@@ -59,35 +59,44 @@ def _compile(tree: Expression, source: str) -> tuple[MeetsAll, list[str]] | None
     def meets_any(values: Mapping[str, Any]) -> bool:
         # What the library cannot be given denies, in a part that does not matter, too.
         return any(meets(values) for meets in tests) and all(
-            name not in values or _is_there(values[name]) for name in names
+            name not in values or is_simple(values[name]) for name in names
         )
 
     return meets_any, names
 
 
-def flatten_arguments(tree: Expression, source: str) -> tuple[str, dict[str, str]] | None:
-    """Write a condition over single variables in place of ``args``, which are given faster.
+def flatten_reads(tree: Expression, source: str) -> tuple[str, dict[Path, str]] | None:
+    """Write a condition over single variables, which are given faster than objects.
 
-    Return it with the variable of each argument; None where it reads ``args`` otherwise.
+    Return it with the variable of each path that it reads; None where it reads objects otherwise.
     """
-    reads, waiting, prefix = list[tuple[int, int, str]](), [tree], "v"
+    reads, waiting, prefix = list[tuple[int, int, Path]](), [tree], "v"
     while prefix in source:
         prefix += "_"
     while waiting:
         part = waiting.pop()
-        name = _name_argument(part)
-        if name is not None:
-            reads.append((part.start, part.end, name))
-        elif (part.kind, part.name) in (("name", "args"), ("call", "has")):
+        path = read_path(part)
+        if len(path) > 1:
+            reads.append((part.start, part.end, path))
+        elif path == ("args",) or (part.kind, part.name) == ("call", "has"):
             return None
         else:
             waiting += part.parts
-    variables: dict[str, str] = {}
+    variables: dict[Path, str] = {}
     written, at = "", 0
-    for start, end, name in sorted(reads):
-        variable = variables.setdefault(name, f"{prefix}{len(variables)}")
+    for start, end, path in sorted(reads):
+        variable = variables.setdefault(path, f"{prefix}{len(variables)}")
         written, at = f"{written}{source[at:start]}{variable}", end
     return (written + source[at:], variables) if variables else None
+
+
+def is_simple(found: Any) -> bool:
+    """Whether a value is a short text, a whole number of 64 bits, true or false."""
+    if type(found) is str:
+        return len(found) <= SHORT
+    if type(found) is int:
+        return _SMALLEST <= found <= _LARGEST
+    return found is True or found is False
 
 
 class _SimpleReader:
@@ -101,20 +110,29 @@ class _SimpleReader:
         """Return what is tested and how; None for what is not simple."""
         if part.kind == "call":
             return self._read_call(part, True)
-        if part.kind == "operator" and part.name == "!" and part.parts[0].kind == "call":
-            return self._read_call(part.parts[0], False)
+        if part.kind == "operator" and part.name == "!":
+            return self._read_negated(part.parts[0])
         if part.kind == "operator" and len(part.parts) == 2:
             return self._read_comparison(part)
         if part.kind == "comprehension" and part.parts[0].kind in ("member", "index"):
             return self._read_all(part)
         return None
 
+    def _read_negated(self, part: Expression) -> tuple[str, Check] | None:
+        if part.kind == "call":
+            return self._read_call(part, False)
+        if part.kind != "operator" or part.name != "in":
+            return None
+        name = self._name_of(part.parts[0])
+        check = None if name is None else self._test_value("not in", part.parts[1])
+        return None if name is None or check is None else (name, check)
+
     def _read_call(self, part: Expression, wanted: bool) -> tuple[str, Check] | None:
         name = self._name_of(part.parts[0])
         if name is None:
             return None
         if part.name == "has":
-            return (name, _is_there) if wanted else None
+            return (name, is_simple) if wanted else None
         ask = _OF_TEXT.get(part.name)
         text = self._read_constant(part.parts[1]) if len(part.parts) == 2 else None
         if ask is None or type(text) is not str or not text:
@@ -134,14 +152,14 @@ class _SimpleReader:
         return None if name is None or check is None else (name, check)
 
     def _test_value(self, sign: str, right: Expression) -> Check | None:
-        if sign == "in":
+        if sign in ("in", "not in"):
             if right.kind != "operator" or right.name != "[":
                 return None
             found = [self._read_constant(one) for one in right.parts]
-            return _test_among(found)
+            return _test_among(found, sign == "in")
         value = self._read_constant(right)
-        if sign == "==":
-            return None if value is None else _test_among([value])
+        if sign in ("==", "!="):
+            return None if value is None else _test_among([value], sign == "==")
         if type(value) is int and sign in _ORDERS:
             return _test_order(_ORDERS[sign], value)
         return None
@@ -172,33 +190,29 @@ class _SimpleReader:
 
 
 def _name_argument(part: Expression) -> str | None:
-    """Return the name of the argument that an expression is: ``args.path``."""
-    is_member = part.kind == "member" and part.parts[0].kind == "name"
-    return part.name if is_member and part.parts[0].name == "args" else None
+    """Return the name of the argument that an expression is: ``args.path``, ``args["path"]``."""
+    path = read_path(part)
+    return path[1] if len(path) == 2 and path[0] == "args" else None
 
 
 # -- tests
-
-
-def _is_there(found: Any) -> bool:
-    if type(found) is int:
-        return _SMALLEST <= found <= _LARGEST
-    return (type(found) is str and len(found) <= SHORT) or found is True or found is False
 
 
 def _test_text(ask: Callable[[str, str], bool], text: str, wanted: bool) -> Check:
     return lambda found: type(found) is str and len(found) <= SHORT and ask(found, text) is wanted
 
 
-def _test_among(values: Iterable[Any]) -> Check | None:
-    """Test that a value is one of some, which all have its type."""
+def _test_among(values: Iterable[Any], wanted: bool) -> Check | None:
+    """Test that a value is one of some, which all have its type; or that it is none of them."""
     among = list(values)
     kinds = {type(one) for one in among}
     if len(kinds) != 1 or not kinds <= {str, int, bool}:
         return None
     (kind,) = kinds
     known = frozenset(among)
-    return lambda found: type(found) is kind and found in known
+    if wanted:
+        return lambda found: type(found) is kind and found in known
+    return lambda found: type(found) is kind and is_simple(found) and found not in known
 
 
 def _test_order(compare: Callable[[int, int], bool], limit: int) -> Check:
@@ -210,10 +224,10 @@ def _test_order(compare: Callable[[int, int], bool], limit: int) -> Check:
 def _test_size(compare: Callable[[int, int], bool], limit: int) -> Check:
     def check(found: Any) -> bool:
         if type(found) is list:
-            is_simple = len(found) <= SHORT and all(map(_is_there, found))
+            is_usable = len(found) <= SHORT and all(map(is_simple, found))
         else:  # the library counts bytes
-            is_simple = type(found) is str and len(found) <= SHORT and found.isascii()
-        return is_simple and compare(len(found), limit)
+            is_usable = type(found) is str and len(found) <= SHORT and found.isascii()
+        return is_usable and compare(len(found), limit)
 
     return check
 
