@@ -11,7 +11,8 @@ from tests.policy.cel_reference import Dice, evaluate, write
 from mcp_junction.errors import ArgumentsError, ConditionError
 from mcp_junction.policy.arguments import Arguments, read_arguments
 from mcp_junction.policy.cel_syntax import MAX_SOURCE, find_reads, parse_condition
-from mcp_junction.policy.conditions import MAX_READ, GrantCondition
+from mcp_junction.policy.condition_values import MAX_READ
+from mcp_junction.policy.conditions import GrantCondition
 from mcp_junction.policy.decision import CallTarget, decide
 from mcp_junction.policy.explanation import explain
 from mcp_junction.policy.grant_set import GrantSet

@@ -21,28 +21,25 @@ from msgspec import Raw
 
 from mcp_junction.errors import ConditionError
 from mcp_junction.policy.arguments import Arguments
-from mcp_junction.policy.cel_syntax import Expression, Path, find_reads, parse_condition
-from mcp_junction.policy.simple_conditions import compile_simple, flatten_reads, is_simple
+from mcp_junction.policy.cel_syntax import Expression, find_reads, parse_condition
+from mcp_junction.policy.condition_values import (
+    MISSING,
+    OTHER,
+    WEIGHT,
+    ArgumentPicker,
+    ConditionFacts,
+    UnusableValue,
+    read_simple,
+    to_tree,
+)
+from mcp_junction.policy.simple_conditions import compile_simple, flatten_reads
 
-MAX_READ: Final = 64 * 1024
-"""Bytes of arguments that a condition may refer to."""
-_MAX_VALUES: Final = 16_384
-"""Members and items of what is read."""
-_MAX_WORK: Final = 4_000_000
-"""The most that the parts of a condition and the weight of what it reads may be, multiplied."""
 _LIGHT: Final = 20_000
-"""The most that it may be where a condition may be evaluated twice."""
-_WEIGHT: Final = 64
-"""What one value weighs beside its bytes."""
-_SMALLEST: Final = -(2**63)
-_LARGEST: Final = 2**63 - 1
+"""The most work that a condition may make where it may be evaluated twice."""
 _LISTED: Final = frozenset(
     (("agent", "id"), ("agent", "type"), ("tool", "server"), ("tool", "name"), ("tool", "kind"))
 )
 """What is known where something is listed."""
-
-Tree = Mapping[str, "Tree | None"]
-"""The members that are read; None is all of one."""
 
 
 class CallReader(Protocol):
@@ -61,14 +58,6 @@ class CallReader(Protocol):
         ...
 
 
-class ConditionFacts(Protocol):
-    """Everything that a condition can read."""
-
-    def read_arguments(self) -> Arguments | None: ...
-
-    def read_field(self, root: str, name: str) -> Any: ...
-
-
 class PartValue(NamedTuple):
     """What a part of a condition came to."""
 
@@ -77,14 +66,7 @@ class PartValue(NamedTuple):
     """``true``, ``false``, or why there is none."""
 
 
-class _Unusable(Exception):
-    """Something that a condition reads cannot be given to it."""
-
-
 _NO_ARGUMENTS: Final = "it reads arguments, and this has none of a call"
-_TOO_LARGE: Final = f"the arguments that it reads are larger than {MAX_READ // 1024} KiB"
-_TOO_MUCH: Final = "the arguments that it reads would take it too long"
-_TOO_FAR: Final = "it reads a number that is outside of 64 bits"
 _FALSE: Final = "it is false"
 _ERRORS: Final = {
     "KeyError": "something that it reads is not there",
@@ -123,10 +105,10 @@ class GrantCondition:
         self.reads_args = any(path[0] == "args" for path in reads)
         self.is_static = all(path[:2] in _LISTED or path[0] == "tool" for path in reads)
         """Whether it depends on agent and tool alone, so that its value can be remembered."""
-        self._args = _to_tree(path[1:] for path in reads if path[0] == "args")
+        self._args = to_tree(path[1:] for path in reads if path[0] == "args")
         fields = sorted({path[:2] for path in reads if len(path) > 1 and path[0] != "args"})
         self._fields = [
-            (root, name, _to_tree(path[2:] for path in reads if path[:2] == (root, name)))
+            (root, name, to_tree(path[2:] for path in reads if path[:2] == (root, name)))
             for root, name in fields
         ]
         self._has_now = ("now",) in reads
@@ -159,7 +141,7 @@ class GrantCondition:
                 return None if value else _FALSE
         try:
             given, weight = self._gather(facts, now)
-        except _Unusable as error:
+        except UnusableValue as error:
             return str(error)
         if weight <= _LIGHT:  # anything else is evaluated once only
             value = self._judge_flat(self._flatten(given))
@@ -174,12 +156,12 @@ class GrantCondition:
         """Evaluate it over simple values as they are; None where it reads any other."""
         given, weight = dict[str, Any](), 0
         for path, variable in self._variables:
-            found = _read_simple(facts, path)
-            if found is _MISSING:
+            found = read_simple(facts, path)
+            if found is MISSING:
                 continue
-            if found is _OTHER:
+            if found is OTHER:
                 return None
-            weight += _WEIGHT if type(found) is not str else _WEIGHT + 4 * len(found)
+            weight += WEIGHT if type(found) is not str else WEIGHT + 4 * len(found)
             given[variable] = found
         if weight * self._size > _LIGHT:
             return None
@@ -206,8 +188,8 @@ class GrantCondition:
             for name in path:
                 if type(found) is not dict:
                     return None
-                found = found.get(name, _MISSING)
-                if found is _MISSING:
+                found = found.get(name, MISSING)
+                if found is MISSING:
                     break
             else:
                 flat[variable] = found
@@ -221,7 +203,7 @@ class GrantCondition:
         """Evaluate each operand of its ``&&`` and ``||``. Raises ArgumentsError."""
         try:
             given, _ = self._gather(facts, now)
-        except _Unusable as error:
+        except UnusableValue as error:
             return [PartValue(self.source, str(error))]
         found = []
         for part in _operands(self.tree):
@@ -237,11 +219,11 @@ class GrantCondition:
     def _gather(self, facts: ConditionFacts, now: float) -> tuple[dict[str, Any], int]:
         """Collect what it refers to, and nothing else; return it with the work that it makes."""
         given: dict[str, Any] = {}
-        measure = _ArgumentPicker()
+        measure = ArgumentPicker()
         if self.reads_args:
             arguments = facts.read_arguments()
             if arguments is None:
-                raise _Unusable(_NO_ARGUMENTS)
+                raise UnusableValue(_NO_ARGUMENTS)
             given["args"] = measure.pick(arguments.value, self._args)
         for root, name, tree in self._fields:
             value = facts.read_field(root, name)
@@ -251,111 +233,6 @@ class GrantCondition:
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
         return given, measure.check(self._size, self._multiplies)
-
-
-_MISSING: Final = object()
-_OTHER: Final = object()
-
-
-def _read_simple(facts: ConditionFacts, path: Path) -> Any:
-    """Read a simple value by its path; ``_MISSING`` if nothing is there, else ``_OTHER``."""
-    if path[0] == "args":
-        arguments = facts.read_arguments()
-        if arguments is None:
-            return _OTHER
-        found, names = arguments.value, path[1:]
-    else:
-        found, names = facts.read_field(path[0], path[1]), path[2:]
-        if found is None:
-            return _MISSING if not names else _OTHER
-    for name in names:
-        if type(found) is not dict:
-            return _OTHER
-        found = found.get(name, _MISSING)
-        if found is _MISSING:
-            return _MISSING
-    return found if is_simple(found) else _OTHER
-
-
-class _ArgumentPicker:
-    """Copies what is read of arguments, as CEL has it, and adds up how much that is."""
-
-    __slots__ = ("bytes", "longest", "values")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.values = 0
-        self.longest = 1
-        """Items of the longest collection."""
-
-    def pick(self, value: Any, tree: Tree | None) -> Any:
-        """Copy the members that a tree names; what is no object is copied whole."""
-        if tree is None or type(value) is not dict:
-            return self._copy(value)
-        picked = {}
-        for name, inner in tree.items():
-            if name in value:
-                found = value[name]
-                if type(found) is str:  # as nearly always
-                    self.bytes += len(found) if found.isascii() else len(found.encode())
-                    self.values += 1
-                    picked[name] = found
-                else:
-                    picked[name] = self.pick(found, inner)
-        return picked
-
-    def check(self, parts: int, is_multiplied: bool) -> int:
-        """Return how much work it makes; refuse what is too much."""
-        if self.bytes > MAX_READ:
-            raise _Unusable(_TOO_LARGE)
-        weight = (self.bytes + self.values * _WEIGHT) * parts
-        if is_multiplied:
-            weight *= self.longest
-        if weight > _MAX_WORK:
-            raise _Unusable(_TOO_MUCH)
-        return weight
-
-    def _copy(self, value: Any) -> Any:
-        self.values += 1
-        if isinstance(value, str):
-            self.bytes += len(value.encode())
-        elif isinstance(value, Raw):
-            self.bytes += len(value)
-            return _read_fraction(value)
-        elif isinstance(value, dict | list):
-            self.longest = max(self.longest, len(value))
-            if self.values + len(value) > _MAX_VALUES:
-                raise _Unusable(_TOO_MUCH)
-            if isinstance(value, list):
-                return [self._copy(inner) for inner in value]
-            self.bytes += sum(len(name.encode()) for name in value)
-            return {name: self._copy(inner) for name, inner in value.items()}
-        elif isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
-            raise _Unusable(_TOO_FAR)
-        return value
-
-
-def _read_fraction(written: Raw) -> float:
-    number = float(bytes(written))
-    if number in (float("inf"), float("-inf")):
-        raise _Unusable(_TOO_FAR)
-    return number
-
-
-def _to_tree(paths: Iterable[Path]) -> Tree | None:
-    """Merge paths to a tree; a path that ends takes in all below it. No paths are all."""
-    tree: dict[str, Any] = {}
-    for path in sorted(paths, key=len):
-        if not path:
-            return None
-        at = tree
-        for name in path[:-1]:
-            at = at.setdefault(name, {})
-            if at is None:
-                break
-        if at is not None:
-            at.setdefault(path[-1], None)
-    return tree
 
 
 # -- what is known where things are listed
@@ -398,8 +275,8 @@ def read_annotations(raw: Raw | None) -> dict[str, Any]:
     """Read the annotations of a tool; a server may write anything."""
     try:
         found = msgspec.json.decode(raw or b"{}")
-        return _ArgumentPicker().pick(found, None) if isinstance(found, dict) else {}
-    except (msgspec.MsgspecError, _Unusable):
+        return ArgumentPicker().pick(found, None) if isinstance(found, dict) else {}
+    except (msgspec.MsgspecError, UnusableValue):
         return {}
 
 
