@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
 import pytest
 from tests.policy.corpus import World, urls
@@ -30,6 +31,7 @@ class Receiver:
         self.posts: list[tuple[dict[str, str], bytes]] = []
         self.arrived = asyncio.Event()
         self.silent = False
+        self.location = ""
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -51,7 +53,8 @@ class Receiver:
             await reader.read()
         else:
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-            writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status)
+            more = f"location: {self.location}\r\n".encode() if self.location else b""
+            writer.write(b"HTTP/1.1 %d X\r\n%scontent-length: 0\r\n\r\n" % (status, more))
         writer.close()
 
     async def wait(self, count: int) -> None:
@@ -160,6 +163,38 @@ async def test_a_receiver_that_hangs_holds_up_neither_the_bus_nor_others(running
         await until(lambda: hook.failed == 20)
     gone = await dead_of(hook, 20)
     assert all("Timeout" in one.why or "in time" in one.why for one in gone)
+
+
+async def answer_without_end(kind: str, writer: asyncio.StreamWriter) -> None:
+    if kind == "body":
+        writer.write(b"HTTP/1.1 500 X\r\ncontent-length: 99999999\r\n\r\n")
+    while True:
+        writer.write(b"x" * 65_536 if kind == "body" else b"HTTP/1.1 103 X\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("kind", ["body", "heads", "garbage"])
+async def test_a_receiver_that_answers_without_end_or_sense_is_given_up(running, monkeypatch, kind):
+    monkeypatch.setattr(webhooks, "TIMEOUT", 0.2)
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        with suppress(ConnectionError):
+            if kind == "garbage":
+                writer.write(b"\x16\x03\x01 no HTTP \x00\r\n\r\n")
+            else:
+                await answer_without_end(kind, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    monkeypatch.setattr(webhooks, "PAUSES", ())
+    async with server:
+        hook, bus = await running(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        bus.publish("call.escalated", {"id": "e1"})
+        await until(lambda: hook.failed == 1)
+    (dead,) = await dead_of(hook, 1)
+    assert len(dead.why) < 300
 
 
 async def test_only_the_process_that_published_an_event_delivers_it(running, store):
@@ -292,8 +327,44 @@ async def test_nothing_of_the_ssrf_corpus_is_connected_to(store):
     assert tried == len(urls()) >= 200
 
 
+async def test_a_redirect_is_not_followed(running):
+    async with Receiver() as inside, Receiver(307, 308) as receiver:
+        receiver.location = inside.url
+        hook, bus = await running(receiver.url)
+        bus.publish("call.escalated", {"id": "e1"}, "s1")
+        await until(lambda: hook.failed == 1)
+    assert (len(receiver.posts), inside.posts) == (4, [])
+
+
+@pytest.mark.req("S-05")
 @pytest.mark.parametrize(
-    ("url", "secret"), [("ftp://x", SECRET), ("nothing", SECRET), ("http://127.0.0.1/", "short")]
+    "private", ["10.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::"]
+)
+async def test_a_name_that_leads_inside_at_the_second_try_is_not_connected_to(running, private):
+    """The name is resolved for each try, and each address is checked."""
+    answers, reached = [["93.184.216.34"], [private]], []
+
+    async def resolve(host, port):
+        return answers.pop(0)
+
+    async def connect(make, address, place):
+        reached.append(address)
+        raise ConnectionRefusedError("nobody is there")
+
+    dialer = Dialer(resolve=resolve, connect=connect)
+    hook, bus = await running("https://hooks.example/x", dialer=dialer)
+    bus.publish("call.escalated", {"id": "e1"})
+    (dead,) = await dead_of(hook, 1)
+    assert (reached, dead.attempts) == (["93.184.216.34"], 2)
+    assert "may not be connected to" in dead.why
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        *(("ftp://x", SECRET), ("nothing", SECRET), (f"https://{'a' * 64}.example/", SECRET)),
+        ("http://127.0.0.1/", "short"),
+    ],
 )
 async def test_an_address_or_a_secret_that_cannot_be_used_is_refused(store, url, secret):
     async with Bus(store.events, "me") as bus:

@@ -1,4 +1,4 @@
-"""Route ``/api/v1/mcp/webhook``: what the webhook was told, and what was given up."""
+"""Routes ``/api/v1/mcp/webhook``: what the webhook was told, and what was given up."""
 
 from __future__ import annotations
 
@@ -8,12 +8,23 @@ import msgspec
 from msgspec import Meta
 
 from mcp_junction.api.models import format_time
+from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import Context, mcp_error_responses
-from mcp_junction.errors import RequestError
+from mcp_junction.api.routes import (
+    AnyRequest,
+    Context,
+    caller,
+    mcp_error_responses,
+    read_model,
+    route_options,
+)
+from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.store.webhook_deliveries import DeliveryState
-from mcp_junction.web.routing import Router, get
+from mcp_junction.web.parameters import PathParameter
+from mcp_junction.web.routing import Router, get, post
 
+DeliveryId = Annotated[str, PathParameter(max_length=40, description="Its `webhook-id`.")]
 _SHOWN: Final = 200
 _COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)
 
@@ -45,10 +56,7 @@ class WebhookState(msgspec.Struct):
     summary="Show what the webhook was told",
 )
 async def show_webhook(context: Context) -> WebhookState:
-    governance = context.junction.governance
-    webhook = None if governance is None else governance.webhook
-    if webhook is None:
-        raise RequestError("NOT_FOUND", "there is no webhook; set webhook_url and webhook_secret")
+    webhook = _webhook(context)
     table = webhook.table
     delivered, waiting, failed = [await table.count(state) for state in _COUNTED]
     dead = [
@@ -58,4 +66,30 @@ async def show_webhook(context: Context) -> WebhookState:
     return WebhookState(webhook.url, delivered, waiting, failed, dead)
 
 
-ROUTES = Router("/api/v1/mcp", route_handlers=[show_webhook], tags=["mcp"])
+@post(
+    "/webhook/{delivery_id:str}/retry",
+    status_code=204,
+    opt=route_options(Right.CHANGE_POLICY, Nothing),
+    responses=mcp_error_responses("NOT_FOUND", has_body=True),
+    summary="Deliver once more what was given up",
+    description="At once, with all tries anew, under the same `webhook-id`.",
+)
+async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
+    await read_model(request, Nothing, optional=True)
+    webhook, who = _webhook(context), caller(request)
+    act = context.registry.audit.act(who.id, who.role.value, "webhook.retry", target=delivery_id)
+    async with act:
+        try:
+            await webhook.retry(delivery_id)
+        except NotFound as error:
+            raise RequestError("NOT_FOUND", f"{error}; see GET …/webhook") from None
+
+
+def _webhook(context: Context) -> Webhook:
+    governance = context.junction.governance
+    if governance is None or governance.webhook is None:
+        raise RequestError("NOT_FOUND", "there is no webhook; set webhook_url and webhook_secret")
+    return governance.webhook
+
+
+ROUTES = Router("/api/v1/mcp", route_handlers=[show_webhook, retry_delivery], tags=["mcp"])

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from mcp_junction.errors import AddressRefused, StoreError, StoreUnavailable, UsageError
+from mcp_junction.errors import AddressRefused, NotFound, StoreError, StoreUnavailable, UsageError
 from mcp_junction.governance.approvals import DECIDED, REQUESTED
 from mcp_junction.governance.escalations import ESCALATED
 from mcp_junction.policy.outgoing import Permissions
@@ -61,6 +61,8 @@ _LOOK_BACK: Final = 1_000
 _KEPT_DELIVERED: Final = 24 * 3600.0
 _KEPT_DEAD: Final = 30 * 24 * 3600.0
 _HOUR: Final = 3600.0
+_DIGITS: Final = 18
+"""Of the longest number of an event that the store can have."""
 
 
 class Webhook:
@@ -177,6 +179,17 @@ class Webhook:
                         self._under_way[record.seq] = record
                         self._tasks.spawn(self._deliver(record))
             await self._clock.sleep(LOOK)
+
+    async def retry(self, delivery_id: str) -> None:
+        """Deliver once more what was given up, with all its tries. Raises NotFound, StoreError."""
+        number = delivery_id.removeprefix("evt_")
+        is_number = delivery_id.startswith("evt_") and number.isascii() and number.isdigit()
+        seq = int(number) if is_number and len(number) <= _DIGITS else 0
+        record = await self.table.revive(seq, self._now() + _LEASE)
+        if record is None:
+            raise NotFound("no delivery with this id was given up")
+        self._under_way[record.seq] = record
+        self._tasks.spawn(self._deliver(record))
 
     async def _release(self) -> None:
         """Leave what is under way to other processes, or to the next one here."""

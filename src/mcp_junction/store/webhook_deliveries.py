@@ -91,6 +91,26 @@ class DeliveryTable(SignedTable[DeliveryRecord]):
                 claimed.append(signed)
         return claimed
 
+    @transaction()
+    def revive(self, seq: int, until: float) -> Script[DeliveryRecord | None]:
+        """Have a delivery that was given up begin anew, claimed; None if it is not given up.
+
+        Of two that try, one gets it.
+        """
+        found = yield from self.read_one("WHERE seq = ? AND state = ?", seq, DEAD.value)
+        if found is None:
+            return None
+        anew = msgspec.structs.replace(
+            found, state=WAITING, attempts=0, why=None, claimed_until=until
+        )
+        signed = self.sign(anew)
+        rows = yield Query(
+            "UPDATE webhook_deliveries SET state = ?, attempts = 0, why = NULL, claimed_until = ?,"
+            " mac = ? WHERE seq = ? AND state = ? RETURNING seq",
+            (WAITING.value, until, signed.mac, seq, DEAD.value),
+        )
+        return signed if rows else None
+
     async def last_number(self) -> int | None:
         """Return the number of the newest event that has a delivery; None if none ever had."""
         query = Query("SELECT max(seq) FROM webhook_deliveries")
