@@ -101,6 +101,8 @@ def test_100_000_random_conditions_decide_as_a_slow_evaluator_does():
         (PUBLIC, {}, False),
         (PUBLIC, {"path": 3}, False),
         ("args.n < 10", {"n": 9.5}, True),
+        ("0 - args.n < 100", {"n": 5}, True),
+        ("0 - args.n < 100", {"n": -(2**63)}, False),
         ("args.n < 10", {"n": "9"}, False),
         ("args.n", {"n": "true"}, False),
         ("args.n", {"n": 1}, False),
@@ -159,6 +161,9 @@ def test_a_condition_is_given_only_what_it_refers_to():
         ("args.a.all(x, x.exists(y, y))", 16, "only one"),
         ("args.a.all(args, true)", 11, "taken"),
         ("has(args)", 4, "has takes"),
+        ("-args.n < 100", 0, "0 - x"),  # -(-2**63) is -2**63 in the library
+        ("1 - -args.n < 100", 4, "0 - x"),
+        ("duration(args.d) < duration('1s')", 9, "duration takes a text"),
         ("args.x == 99999999999999999999", 10, "64 bits"),
         ("args.x == 1u", 10, "cannot be read"),
         ("args.x == b'a'", 10, "cannot be read"),

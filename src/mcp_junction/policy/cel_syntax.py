@@ -191,6 +191,8 @@ class _ConditionParser:
             number = self._next()
             _check_number(number, _LARGEST + 1)
             return Expression("literal", start, number.end)
+        if sign.text == "-":  # the library has -x of the smallest whole number be that number
+            raise ConditionError(start, "a sign is for numbers only; write 0 - x, or 0.0 - x")
         operand = self._member()
         return Expression("operator", start, operand.end, (operand,), sign.text)
 
@@ -263,6 +265,8 @@ class _ConditionParser:
         end = self._expect(")").end
         if name.text == "has" and argument.kind != "member":
             raise ConditionError(argument.start, "has takes a member, like has(args.path)")
+        if name.text == "duration" and argument.kind != "literal":  # it cuts what is too long
+            raise ConditionError(argument.start, 'duration takes a text, like duration("90s")')
         return Expression("call", name.start, end, (argument,), name.text)
 
     def _method(self, target: Expression, name: _Lexeme) -> Expression:
