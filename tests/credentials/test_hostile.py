@@ -60,21 +60,30 @@ async def test_what_a_remote_server_names_is_never_asked_for_on_our_side(url):
     assert connected == []
 
 
+@pytest.mark.req("S-05")
 @pytest.mark.parametrize(
-    ("addresses", "loopback", "private"),
+    ("host", "addresses", "allowed", "loopback", "private"),
     [
-        (["127.0.0.1"], True, True),
-        (["10.1.2.3"], False, True),
-        (["93.184.216.34"], False, False),
-        (["127.0.0.1", "93.184.216.34"], False, False),
-        ([], False, False),
+        ("127.0.0.1", None, False, True, True),
+        ("localhost", ["127.0.0.1", "::1"], False, True, True),
+        ("10.1.2.3", None, True, False, True),
+        ("crm.corp.example", ["10.1.2.3"], True, False, True),
+        ("crm.corp.example", ["10.1.2.3"], False, False, False),  # its name was rebound
+        ("name.example", ["127.0.0.1"], True, False, True),
+        ("name.example", ["127.0.0.1"], False, False, False),  # its name was rebound
+        ("name.example", ["93.184.216.34"], True, False, False),
+        ("name.example", ["127.0.0.1", "93.184.216.34"], True, False, False),
+        ("name.example", [], True, False, False),
     ],
 )
-async def test_issuers_may_be_where_their_server_is(addresses, loopback, private):
+async def test_issuers_may_be_where_their_server_says_it_is(
+    host, addresses, allowed, loopback, private
+):
     async def resolve(host, port):
         return addresses
 
-    definition = ServerDefinition("x", "http", url="https://name.example/mcp")
+    url = f"https://{host}/mcp"
+    definition = ServerDefinition("x", "http", url=url, allow_private=allowed)
     found = await find_permissions(definition, is_named=False, resolve=resolve)
     assert (found.allow_loopback, found.allow_private) == (loopback, private)
     named = await find_permissions(definition, is_named=True, resolve=resolve)

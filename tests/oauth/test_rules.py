@@ -256,6 +256,11 @@ def test_a_registration_says_what_we_will_do():
             POST,
             OAuthClient("c", POST, "s", 9.0),
         ),
+        (
+            {"client_id": "c", "client_secret": "s", "client_secret_expires_at": 10**400},
+            POST,
+            OAuthClient("c", POST, "s"),
+        ),
     ],
 )
 def test_a_registered_client_authenticates_as_it_was_assigned(answer, asked, client):
@@ -276,6 +281,13 @@ def test_a_registered_client_authenticates_as_it_was_assigned(answer, asked, cli
 def test_a_registration_of_no_use_ends_before_the_browser(status, answer):
     with pytest.raises(OAuthError, match="client registration"):
         read_registered(status, json.dumps(answer).encode(), NONE, "as")
+
+
+def test_what_is_no_code_of_an_error_is_not_repeated():
+    body = json.dumps({"error": "<script>s3cret</script>"}).encode()
+    with pytest.raises(OAuthError) as raised:
+        read_registered(400, body, NONE, "as")
+    assert raised.value.code == "an unreadable error"
 
 
 @pytest.mark.parametrize(
@@ -372,6 +384,9 @@ def test_an_answer_counts_only_from_the_issuer_that_was_asked(answer, names_itse
     assert "secret_words" not in str(raised.value)
 
 
+TEN_YEARS = 10 * 366 * 86_400.0
+
+
 def jwt(**claims):
     body = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
     return f"e30.{body}.c2ln"
@@ -393,6 +408,11 @@ def jwt(**claims):
         ({"access_token": jwt(exp="x")}, None),
         ({"access_token": "a.b.c"}, None),
         ({"access_token": jwt(exp=1300), "expires_in": 60}, 1060.0),
+        ({"expires_in": 10**400}, 1000.0 + TEN_YEARS),
+        ({"expires_in": "1e400"}, 1000.0 + TEN_YEARS),
+        ({"expires_in": "nan"}, None),
+        ({"access_token": jwt(exp=10**400)}, 1000.0 + TEN_YEARS),
+        ({"access_token": jwt(exp=1e308)}, 1000.0 + TEN_YEARS),
     ],
 )
 def test_no_lifetime_is_made_up(fields, end):

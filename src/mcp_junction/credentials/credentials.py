@@ -211,6 +211,7 @@ class Credentials:
 
     async def log_out(self, source: StoredSource) -> None:
         """Remove a credential, and have its issuer forget its tokens, as far as that works."""
+        await source.reload()  # another process may have renewed it
         record, secret = source.record, source.secret
         tables = await self.open_tables()
         if tables is not None:

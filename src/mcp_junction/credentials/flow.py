@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -15,7 +16,7 @@ import msgspec
 
 from mcp_junction.config.auth import CLIENT_CREDENTIALS, WIF, ServerAuth, effective_auth
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.urls import parse_url
+from mcp_junction.config.urls import UrlTarget, parse_url
 from mcp_junction.credentials.http import HttpAnswer, OAuthHttp, find_permissions
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.challenges import BearerChallenge
@@ -44,7 +45,8 @@ from mcp_junction.oauth.registration import (
 )
 from mcp_junction.oauth.tokens import STEP as TOKEN
 from mcp_junction.oauth.tokens import TokenAnswer, read_token_answer
-from mcp_junction.upstream.http.dialer import Dialer
+from mcp_junction.upstream.http.connection import Connection
+from mcp_junction.upstream.http.dialer import Dialer, Sockets, TlsFiles
 
 REVOCATION: Final = "revocation"
 TOKEN_EXCHANGE_GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -73,32 +75,41 @@ class OAuthFlow:
 
     async def discover(self, challenge: BearerChallenge | None) -> Discovery:
         """Find the issuer of a server, by what its challenge or its address says."""
-        http = await self._http()
         named = challenge.resource_metadata if challenge is not None else ""
-        found = await self._find_resource(http, named)
+        # That the operator named an issuer says nothing of where a server says its metadata is.
+        found = await self._find_resource(await self._http(is_named=False), named)
         issuer = choose_issuer(found, self.auth.issuer, self._definition.url)
-        metadata = await self._find_issuer(http, issuer)
+        metadata = await self._find_issuer(await self._http(), issuer)
         if found is None:
             return Discovery(metadata)
         return Discovery(metadata, found.resource, found.scopes)
 
-    def check_issuer(self, found: Discovery, known: str) -> None:
+    def check_issuer(self, found: Discovery, known: Collection[str]) -> None:
         """Raise OAuthError when a server names another issuer than before.
 
         The operator's client, and its secret, belong to an issuer: it is not a server's to say
         where they are sent.
         """
         now = found.issuer.issuer
-        if known and now != known and not self.auth.issuer:
+        if known and now not in known and not self.auth.issuer:
             words = (
                 f"it names another issuer than before, {now}, and the client in its `auth` was"
-                f" registered at {known}; if that is right, give `issuer` in its `auth`"
+                f" registered at {min(known)}; if that is right, give `issuer` in its `auth`"
             )
             raise OAuthError(RESOURCE, _host(self._definition.url), words)
 
-    async def _http(self) -> OAuthHttp:
-        permissions = await find_permissions(self._definition, is_named=bool(self.auth.issuer))
-        return OAuthHttp(Dialer(permissions))
+    async def _http(self, *, is_named: bool = True) -> OAuthHttp:
+        is_named = is_named and bool(self.auth.issuer)
+        permissions = await find_permissions(self._definition, is_named=is_named)
+        return OAuthHttp(Dialer(permissions, connect=self._connect))
+
+    async def _connect(
+        self, make: Callable[[], Connection], address: str, place: UrlTarget
+    ) -> Connection:
+        """Connect with the TLS files of the server, where the server itself is asked."""
+        own, is_own = self._definition, place.origin == parse_url(self._definition.url).origin
+        files = TlsFiles(own.tls_ca, own.tls_cert, own.tls_key) if is_own else None
+        return await Sockets(files).connect(make, address, place)
 
     async def _find_resource(self, http: OAuthHttp, named: str) -> ResourceMetadata | None:
         url = self._definition.url
@@ -158,7 +169,7 @@ class OAuthFlow:
         What proves us goes to no other issuer than the one that is known already.
         """
         found, auth = await self.discover(challenge), self.auth
-        self.check_issuer(found, known_issuer)
+        self.check_issuer(found, {known_issuer} - {""})
         method = JWT if auth.private_key_file and not auth.method else auth.method
         client = registered_client(auth.client_id, auth.client_secret, method, found.issuer)
         form = {"grant_type": CLIENT_CREDENTIALS}

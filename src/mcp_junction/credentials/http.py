@@ -120,22 +120,32 @@ class _CollectedExchange(HttpExchange):
 async def find_permissions(
     definition: ServerDefinition, *, is_named: bool, resolve: Resolve = resolve
 ) -> Permissions:
-    """Say where a server's OAuth may be; ``is_named``: the operator named the issuer."""
+    """Say where a server's OAuth may be; ``is_named``: the operator named the issuer.
+
+    A server rules its own name, and may have it point anywhere while we look. So this machine is
+    open only to a server whose url says that it is here, and private addresses only where the
+    operator allows them for it.
+    """
     place = parse_url(definition.url)
     http = definition.allow_http and not place.tls
     if is_named:
         return Permissions(allow_private=True, allow_http=definition.allow_http)
-    if parse_address(place.host) is not None:
-        found = [place.host]
-    else:
-        try:
-            found = await resolve(place.host, place.port)
-        except OSError:
-            found = []
+    is_address = parse_address(place.host) is not None
+    try:
+        found = [place.host] if is_address else await resolve(place.host, place.port)
+    except OSError:
+        found = []
     reaches = {classify_address(ip_address(one)).reach for one in found}
-    is_here = bool(reaches) and reaches == {Reach.LOOPBACK}
+    is_here = reaches == {Reach.LOOPBACK} and (is_address or is_this_machine(place.host))
     is_near = bool(reaches) and reaches <= {Reach.LOOPBACK, Reach.PRIVATE}
-    return Permissions(allow_private=is_near, allow_http=http, allow_loopback=is_here)
+    is_allowed = is_here or (is_near and definition.allow_private)
+    return Permissions(allow_private=is_allowed, allow_http=http, allow_loopback=is_here)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a name means this machine whoever is asked for it (RFC 6761)."""
+    name = host.removesuffix(".")
+    return name == "localhost" or name.endswith(".localhost")
 
 
 def _ignore(connection: Connection) -> None:

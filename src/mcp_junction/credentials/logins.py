@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from mcp_junction.config.urls import parse_url
 from mcp_junction.credentials.flow import Discovery, OAuthFlow
 from mcp_junction.credentials.kinds import StoredSecret, StoredSource
 from mcp_junction.credentials.source import AuthState
@@ -97,7 +98,8 @@ class Logins:
         own = auth.client_metadata_url or self._metadata_url
         kind = choose_kind(issuer, host, client_id=auth.client_id, metadata_url=own)
         if kind is ClientKind.REGISTERED:
-            flow.check_issuer(found, source.issuer)
+            url = source.definition.url
+            flow.check_issuer(found, await self._tables.issuers_of(source.server_id, url))
             client = registered_client(auth.client_id, auth.client_secret, auth.method, issuer)
         elif kind is ClientKind.METADATA:
             client = OAuthClient(own)
@@ -219,4 +221,4 @@ def hash_state(state: str) -> str:
 
 
 def _host(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0]
+    return parse_url(url).authority

@@ -6,8 +6,9 @@ to; an agent's own is the agent's, and the operator's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from urllib.parse import urlsplit
+from typing import Final
 
 from mcp_junction.config.auth import OAUTH, effective_auth
 from mcp_junction.config.servers import ServerDefinition
@@ -16,7 +17,6 @@ from mcp_junction.credentials.kinds import StoredSource
 from mcp_junction.credentials.logins import StartedLogin
 from mcp_junction.credentials.source import SHARED, agent_of, agent_subject
 from mcp_junction.errors import NotFound, NotPermitted, OAuthError
-from mcp_junction.oauth.registration import is_loopback_url
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.store.credentials import LoginRecord
@@ -96,6 +96,12 @@ class SignIns:
         return source
 
 
+_OWN_REDIRECT: Final = re.compile(
+    r"http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?(/[!$-\[\]_a-z~]*)?"
+)
+"""Without a backslash, which browsers read as a slash, and without a user's name."""
+
+
 def is_own_redirect(url: str) -> bool:
-    """Whether a redirect goes to the machine of the browser itself, and nowhere else."""
-    return urlsplit(url).scheme == "http" and is_loopback_url(url)
+    """Whether a redirect goes to the machine of the browser itself, however it is read."""
+    return _OWN_REDIRECT.fullmatch(url) is not None

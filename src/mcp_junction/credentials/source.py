@@ -23,10 +23,12 @@ import msgspec
 
 from mcp_junction.config.auth import TOKEN_EXCHANGE, ServerAuth
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.config.urls import parse_url
 from mcp_junction.credentials.subject_tokens import SubjectTokens
 from mcp_junction.errors import OAuthError, StoreError, VaultError
 from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.oauth.sign_in import MAX_STEP_UPS, step_up
+from mcp_junction.oauth.tokens import STEP as TOKEN_REQUEST
 from mcp_junction.oauth.tokens import renewal_time
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.versions import DENIED
@@ -192,6 +194,9 @@ class CredentialSource(ABC):
         if self.state in (AuthState.UNAVAILABLE, AuthState.REFRESH_FAILING):
             words = f"its token has expired and cannot be renewed: {why}"
             return outcomes.unavailable(key, words)
+        is_good = self.state is AuthState.SIGNED_IN and not self.wants_scopes
+        if is_good and self._is_renewing:  # for longer than a call waits
+            return outcomes.unavailable(key, "its token has ended and is being renewed")
         return outcomes.sign_in_needed(key, why, self.owner.link_for(self))
 
     # -- for Credentials
@@ -210,7 +215,9 @@ class CredentialSource(ABC):
     def is_authenticated(self) -> bool | None:
         if self.state is AuthState.NONE:
             return None
-        return self.state in (AuthState.SIGNED_IN, AuthState.REFRESH_FAILING)
+        if self.state is AuthState.REFRESH_FAILING:
+            return not self._is_refused
+        return self.state is AuthState.SIGNED_IN
 
     async def reload(self) -> None:  # noqa: B027 - most kinds have nothing stored
         """Take over what the store has, if that is newer."""
@@ -234,15 +241,23 @@ class CredentialSource(ABC):
 
     async def _renew_shared(self) -> None:
         """Wait for the one renewal under way, or begin it; but not for ever."""
-        if self._renewing is None or self._renewing.done():
+        if not self._is_renewing:
             if time.monotonic() < self._retry_at:
                 return  # it has just failed: the issuer is not asked again for every call
             self._renewing = self.owner.tasks.spawn(self._try_renewal())
+        assert self._renewing is not None
         await asyncio.wait({self._renewing}, timeout=WAIT)
+
+    @property
+    def _is_renewing(self) -> bool:
+        return self._renewing is not None and not self._renewing.done()
 
     async def _try_renewal(self) -> None:
         try:
             await self._renew(self.current.version)
+            if self.must_wait and self.state is AuthState.SIGNED_IN:
+                host = parse_url(self.issuer).host if self.issuer else self.definition.key
+                raise OAuthError(TOKEN_REQUEST, host, "it gives tokens that have ended already")
         except (OAuthError, StoreError, VaultError) as error:
             self._note_failure(error)
 
@@ -260,7 +275,7 @@ class CredentialSource(ABC):
         self._after(delay, self._renew_soon)
 
     def _renew_soon(self) -> None:
-        if self._renewing is None or self._renewing.done():
+        if not self._is_renewing:
             self._renewing = self.owner.tasks.spawn(self._try_renewal())
 
     def _adopt(
@@ -274,8 +289,9 @@ class CredentialSource(ABC):
         self.must_wait = end is not None and end <= time.time()
         self._issued_at = issued_at
         self._is_for_refusal, self._is_refused = self._is_refused, False
-        self._failures = 0
-        self._retry_at = 0.0
+        if not self.must_wait:
+            self._failures = 0
+            self._retry_at = 0.0
         self.wants_scopes = False
         self._set_state(AuthState.SIGNED_IN, "", is_new=True)
         if end is not None and not self.must_wait:

@@ -15,12 +15,14 @@ import msgspec
 
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.discovery import IssuerMetadata
+from mcp_junction.oauth.tokens import read_code
 
 STEP: Final = "client registration"
 NONE: Final = "none"
 BASIC: Final = "client_secret_basic"
 POST: Final = "client_secret_post"
 JWT: Final = "private_key_jwt"
+_LATEST: Final = 1e12
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 _ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
@@ -122,7 +124,8 @@ def read_registered(status: int, body: bytes, asked: str, host: str) -> OAuthCli
             f"it refused to register us (HTTP {status}); register a client there yourself, and"
             " give `client_id` in the server's `auth`"
         )
-        raise OAuthError(STEP, host, words, code if isinstance(code, str) else "", status)
+        code = read_code(code) if isinstance(code, str) else ""
+        raise OAuthError(STEP, host, words, code, status)
     client_id, secret = found.get("client_id"), found.get("client_secret")
     if not isinstance(client_id, str) or not client_id.isprintable() or not client_id:
         raise OAuthError(STEP, host, "its answer has no client_id")
@@ -133,9 +136,13 @@ def read_registered(status: int, body: bytes, asked: str, host: str) -> OAuthCli
     if method not in (NONE, BASIC, POST) or (method != NONE and not secret):
         raise OAuthError(STEP, host, "it assigned a way to authenticate that we cannot use")
     until = found.get("client_secret_expires_at")
-    return OAuthClient(
-        client_id, method, secret, float(until) if isinstance(until, int | float) else 0.0
-    )
+    return OAuthClient(client_id, method, secret, _read_time(until))
+
+
+def _read_time(value: Any) -> float:
+    """Read when a secret ends; 0, for never, also where a number is none or has no end."""
+    is_time = isinstance(value, int | float) and 0 <= value < _LATEST
+    return float(value) if is_time else 0.0
 
 
 def authenticate(

@@ -23,6 +23,8 @@ _FINAL: Final = (400, 401)
 _CODE: Final = re.compile(r"[a-z][a-z_]{0,59}")
 _LONGEST: Final = 65_536
 _LONGEST_LIFE: Final = 10 * 366 * 86_400.0
+_LATEST: Final = 1e12
+"""A time that no token lives to see: an issuer may write numbers of any size."""
 RENEW_SHARE: Final = 0.2
 """The part of a token's life before its end in which it is renewed."""
 RENEW_MOST: Final = 300.0
@@ -108,8 +110,8 @@ def _find_end(life: Any, access: str, now: float) -> float | None:
             life = None
     if isinstance(life, bool) or not isinstance(life, int | float) or life != life:
         hint = _jwt_end(access)
-        return hint if hint is not None and hint > now else None
-    return now + min(max(float(life), 0.0), _LONGEST_LIFE)
+        return min(hint, now + _LONGEST_LIFE) if hint is not None and hint > now else None
+    return now + float(min(max(life, 0), _LONGEST_LIFE))
 
 
 def _jwt_end(token: str) -> float | None:
@@ -123,7 +125,9 @@ def _jwt_end(token: str) -> float | None:
     except (binascii.Error, ValueError, msgspec.MsgspecError, RecursionError):
         return None
     end = claims.get("exp") if isinstance(claims, dict) else None
-    return float(end) if isinstance(end, int | float) and not isinstance(end, bool) else None
+    if isinstance(end, bool) or not isinstance(end, int | float):
+        return None
+    return float(min(end, _LATEST))
 
 
 def _decode(kind: str, body: bytes) -> dict[str, Any]:

@@ -88,6 +88,8 @@ _CLIENTS: Final = Table("oauth_clients", ClientRecord, key=("issuer", "redirect_
 _LOGINS: Final = Table("logins", LoginRecord)
 _BY_SUBJECT: Final = "WHERE server_id = ? AND subject = ?"
 OPEN: Final = "open"
+MOST_CLIENTS: Final = 100
+"""How many clients of ours are kept for one issuer."""
 MOST_LOGINS: Final = 20
 """How many sign-ins to one server are kept for one subject."""
 
@@ -113,6 +115,12 @@ class CredentialTables(StoreTable):
     async def find(self, server_id: str, subject: str) -> CredentialRecord | None:
         """Read the credential of exactly this subject for a server."""
         return await self._read_first(_CREDENTIALS, _BY_SUBJECT, server_id, subject)
+
+    async def issuers_of(self, server_id: str, server_url: str) -> set[str]:
+        """Read the issuers at which anybody has signed in to a server at its address."""
+        which = "WHERE server_id = ? AND server_url = ? AND issuer <> ''"
+        query = Query(f"SELECT DISTINCT issuer FROM credentials {which}", (server_id, server_url))
+        return await self._database.read(query, lambda rows: {str(row[0]) for row in rows})
 
     def open(self, record: CredentialRecord | ClientRecord | LoginRecord) -> dict[str, Any]:
         """Decrypt what is sealed in a row. Raises VaultError: the row was edited or moved."""
@@ -202,8 +210,18 @@ class CredentialTables(StoreTable):
 
     @transaction()
     def put_client(self, record: ClientRecord, secret: dict[str, Any]) -> Script[None]:
-        """Store a client in place of the one before it."""
+        """Store a client in place of the one before it.
+
+        Whoever signs in may choose the port of the redirect, and each makes a client. When an
+        issuer has many of them all are removed: credentials have what they need of theirs.
+        """
         yield from self._forget_client(record.issuer, record.redirect_uri)
+        of_issuer = "WHERE issuer = ?"
+        ((count,),) = yield Query(
+            f"SELECT count(*) FROM oauth_clients {of_issuer}", (record.issuer,)
+        )
+        if int(count) >= MOST_CLIENTS:
+            yield Query(f"DELETE FROM oauth_clients {of_issuer}", (record.issuer,))
         ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
         record = msgspec.structs.replace(record, sealed=sealed)
         yield Query(insert("oauth_clients", _CLIENTS.columns), _CLIENTS.values(record))

@@ -73,6 +73,10 @@ class FakeIssuer(ProtectedServer):
         self.faults: dict[str, Fault] = {}
         """By the path of an endpoint."""
         self.issuer_path = issuer_path
+        self.registered: Json = {}
+        """Fields of the answer to a registration that differ."""
+        self.token_fields: Json = {}
+        """Fields of the answer to a token request that differ."""
         self.answer_fields: dict[str, str | None] = {}
         """Fields of the answer to a browser that differ: ``iss``, ``state``, ``error`` …"""
         self.workloads: dict[str, str] = {}
@@ -87,7 +91,7 @@ class FakeIssuer(ProtectedServer):
 
     async def __aenter__(self) -> FakeIssuer:
         self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, limit=1 << 24, backlog=1024
+            self._serve, "127.0.0.1", self.port, limit=1 << 24, backlog=1024, ssl=self.tls
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -212,7 +216,7 @@ class FakeIssuer(ProtectedServer):
         made = {"client_id": client_id, **wanted}
         if wanted["token_endpoint_auth_method"] != "none":
             made["client_secret"] = wanted["secret"] = secrets.token_urlsafe(16)
-        return 201, made, {}
+        return 201, _merged(made, self.registered), {}
 
     def _authorize(self, query: dict[str, str]) -> Response:
         self.ledger.append(("authorize", query))
@@ -331,7 +335,7 @@ class FakeIssuer(ProtectedServer):
             answer["refresh_token"] = made = secrets.token_urlsafe(24)
             self.refresh[made] = token
         self.ledger.append(("issued", access))
-        return 200, answer, {}
+        return 200, _merged(answer, self.token_fields), {}
 
 
 _METADATA: Final = ("oauth-authorization-server", "openid-configuration")

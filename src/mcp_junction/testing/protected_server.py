@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from ssl import SSLContext
 from typing import Any
 
 from mcp_junction.testing.http_ledger import LedgerRequest
@@ -39,6 +40,8 @@ class ProtectedServer:
     def __init__(self, era: str) -> None:
         self.era = era
         self.port = 0
+        self.tls: SSLContext | None = None
+        """With which it is served over https."""
         self.needs_scope: dict[str, str] = {}
         """The scope that a tool needs."""
         self.is_open = False
@@ -49,7 +52,7 @@ class ProtectedServer:
 
     @property
     def origin(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'' if self.tls is None else 's'}://127.0.0.1:{self.port}"
 
     def _serve_mcp(self, request: LedgerRequest) -> Response:
         header = request.headers.get("authorization", "")

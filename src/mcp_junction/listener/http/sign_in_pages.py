@@ -4,7 +4,9 @@ No key is needed to open them.
 
 The link in an error holds no secret. Who opens it must be who it was made for: the owner on this
 machine, or whoever shows the agent's key, or an administrator's, once. Then the page names agent,
-server and scopes, and the browser is sent to the issuer with a cookie that the callback checks.
+server and scopes, and the browser is sent to the issuer with a cookie that the callback checks. The
+owner is sent there at once, but not for an agent, and not by a link on a site: else somebody could
+have the owner's account given to an agent, or a sign-in made, by nothing but a link.
 """
 
 from __future__ import annotations
@@ -34,10 +36,14 @@ _TITLE: Final = "Sign in"
 class SignInPages:
     """The ASGI app of the pages."""
 
-    def __init__(self, sign_ins: SignIns, sessions: PageSessions, name: str) -> None:
+    def __init__(
+        self, sign_ins: SignIns, sessions: PageSessions, name: str, *, is_link_secret: bool = False
+    ) -> None:
+        """``is_link_secret``: only the owner is given links, so that opening one is enough."""
         self._sign_ins = sign_ins
         self._sessions = sessions
         self._name = name
+        self._is_link_secret = is_link_secret
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]
@@ -89,10 +95,17 @@ class SignInPages:
             return
         if login is None:
             login = await self._sign_ins.begin(source, principal)
-        if owner is not None or "go" in form:
+        if "go" in form or (owner is not None and self._may_go_at_once(scope, source)):
             await self._send_to_issuer(send, login)
         else:
             await self._ask_to_go(send, source, login)
+
+    def _may_go_at_once(self, scope: Scope, source: StoredSource) -> bool:
+        """Whether the owner is asked nothing: it is the owner's own sign-in, and own doing."""
+        if self._is_link_secret:
+            return True
+        came_from = dict(scope["headers"]).get(b"sec-fetch-site", b"none")
+        return source.subject == SHARED and came_from in (b"none", b"same-origin")
 
     async def _find(
         self, reference: str, agent: str | None
