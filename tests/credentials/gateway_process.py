@@ -1,6 +1,6 @@
 """`mcp-junction` as a process whose leases on credentials last as the first argument says.
 
-Else a test would wait for 15 s until the lease of a process that was killed is over.
+Else a test would wait for seconds until the lease of a process that was killed is over.
 """
 
 import sys

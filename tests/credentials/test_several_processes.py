@@ -6,8 +6,11 @@ from contextlib import AsyncExitStack
 import pytest
 from tests.credentials.world import entry, running, text_of, until
 
-from mcp_junction.credentials import kinds
-from mcp_junction.credentials.source import AuthState
+from mcp_junction.credentials import source as sources
+from mcp_junction.credentials.kinds import LEASE
+from mcp_junction.credentials.source import WAIT, AuthState
+from mcp_junction.errors import StoreUnavailable
+from mcp_junction.store.credentials import CredentialTables
 from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(60)
@@ -49,8 +52,8 @@ async def test_three_gateways_renew_a_rotating_token_once_and_no_call_fails(issu
     assert issuer.count("reuse") == 0
 
 
-async def test_a_lease_whose_holder_died_is_taken_over(issuer, worlds, monkeypatch):
-    monkeypatch.setattr(kinds, "LEASE", 0.6)
+async def test_a_lease_whose_holder_died_is_taken_over_while_calls_wait(issuer, worlds):
+    assert 2 * LEASE <= WAIT, "a call waits for the lease to end, and for its own renewal"
     first, second, _ = worlds
     source = first.source()
     for world in worlds:
@@ -67,13 +70,68 @@ async def test_a_lease_whose_holder_died_is_taken_over(issuer, worlds, monkeypat
     assert issuer.count("reuse") == 0
 
 
+async def test_whoever_renews_keeps_the_lease_however_long_the_issuer_takes(issuer, worlds):
+    for world in worlds:
+        world.source().lease_seconds = 0.5
+    issuer.faults["/token"] = Fault(delay=2.0, times=1)
+    renewing = asyncio.ensure_future(worlds[0].source().refresh_now())
+    await until(lambda: issuer.faults["/token"].times == 0)
+    issuer.revoke_access()
+    outcomes = await asyncio.gather(*(world.call() for world in worlds[1:]))
+    assert {text_of(outcome) for outcome in outcomes} == {"alice"}
+    await renewing
+    assert issuer.count("refresh") == 1
+    assert issuer.count("reuse") == 0
+
+
+async def test_a_lease_that_came_too_late_to_be_sure_of_is_not_used(issuer, worlds, monkeypatch):
+    """As when a process was stopped for a while: another may have taken over since."""
+    source, delays = worlds[0].source(), [1.0]
+    source.lease_seconds = 1.0
+    lease = CredentialTables.lease
+
+    async def answers_late(self, *args):
+        found = await lease(self, *args)
+        if delays:
+            assert issuer.count("refresh") == 0
+            await asyncio.sleep(delays.pop())
+        return found
+
+    monkeypatch.setattr(CredentialTables, "lease", answers_late)
+    taken = []
+    monkeypatch.setattr(source, "_refresh", lambda *_: taken.append(delays) or asyncio.sleep(0))
+    await source.refresh_now()
+    assert taken == [[]], "it was taken once more, and only then used"
+
+
+async def test_nobody_uses_a_token_that_was_used_up_while_its_answer_waits_to_be_stored(
+    issuer, worlds, monkeypatch
+):
+    failing = [True]
+    save, owner = CredentialTables.save, worlds[0].credentials
+
+    async def fails(self, *args, **more):
+        if self is (await owner.open_tables()) and failing:
+            raise StoreUnavailable("away")
+        return await save(self, *args, **more)
+
+    monkeypatch.setattr(CredentialTables, "save", fails)
+    for world in worlds:
+        world.source().lease_seconds = 0.5
+    issuer.revoke_access()
+    await worlds[0].source().refresh_now()
+    calling = asyncio.ensure_future(worlds[1].call())
+    await asyncio.sleep(1.5)  # three times as long as the lease lasts
+    assert not calling.done()
+    failing.clear()
+    assert text_of(await calling) == "alice"
+    assert issuer.count("refresh") == 1
+    assert issuer.count("reuse") == 0
+
+
 async def test_an_answer_that_cannot_be_stored_is_not_used_and_not_lost(
     issuer, worlds, monkeypatch
 ):
-    from mcp_junction.credentials import source as sources
-    from mcp_junction.errors import StoreUnavailable
-    from mcp_junction.store.credentials import CredentialTables
-
     monkeypatch.setattr(sources, "_RETRY_LEAST", 0.05)
     world = worlds[0]
     save, failures = CredentialTables.save, [StoreUnavailable("away")] * 2

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -21,7 +22,13 @@ from mcp_junction.credentials.source import (
     CredentialSource,
     CredentialsOwner,
 )
-from mcp_junction.errors import OAuthError, StoreUnavailable, VaultError, VersionConflict
+from mcp_junction.errors import (
+    OAuthError,
+    StoreError,
+    StoreUnavailable,
+    VaultError,
+    VersionConflict,
+)
 from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.sign_in import step_up
@@ -30,8 +37,14 @@ from mcp_junction.store.credentials import CredentialRecord, CredentialTables
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.tokens import AccessToken
 
-LEASE: Final = 15.0
-"""Seconds for which one process alone may renew a credential."""
+LEASE: Final = 5.0
+"""Seconds for which one process alone may renew a credential; it extends them while it is at it.
+
+Less than a call waits (``WAIT``), so that calls outlive a process that was killed meanwhile.
+"""
+_EXTENSIONS: Final = 5
+"""How often a lease is extended in its time: others take over when all of these have failed."""
+_WAIT_FOR_OTHERS: Final = 30.0
 _LOOK: Final = 0.1
 
 
@@ -69,6 +82,7 @@ class StoredSource(CredentialSource):
         self.record: CredentialRecord | None = None
         self.secret = StoredSecret()
         self._unsaved: tuple[CredentialRecord, StoredSecret] | None = None
+        self._lease_over = asyncio.Event()
         if subject != SHARED or auth.type == KEY:  # without a credential nothing is sent
             self.must_wait = True
             self.state = AuthState.NEEDS_SIGN_IN
@@ -126,7 +140,13 @@ class StoredSource(CredentialSource):
             self._drop(AuthState.NEEDS_SIGN_IN, why)
             return
         if await self._take_lease(tables, record):
-            await self._refresh(tables, record)
+            self._lease_over = asyncio.Event()
+            self.owner.tasks.spawn(self._extend_lease(tables, record, self._lease_over))
+            try:
+                await self._refresh(tables, record)
+            finally:
+                if self._unsaved is None:
+                    self._lease_over.set()
 
     def _has_moved(self, version: int) -> bool:
         is_other = self.current.version != version and bool(self.current.line)
@@ -134,8 +154,8 @@ class StoredSource(CredentialSource):
 
     async def _take_lease(self, tables: CredentialTables, record: CredentialRecord) -> bool:
         """Take the lease; False when another process has renewed the credential meanwhile."""
-        give_up = time.monotonic() + 2 * self.lease_seconds
-        while not await tables.lease(record, self.owner.process_id, self.lease_seconds):
+        give_up = time.monotonic() + _WAIT_FOR_OTHERS
+        while not await self._lease(tables, record):
             await asyncio.sleep(_LOOK)
             await self.reload()
             if self.record is None or self.record.version != record.version:
@@ -143,6 +163,25 @@ class StoredSource(CredentialSource):
             if time.monotonic() > give_up:
                 raise StoreUnavailable("another process renews the credential and does not end")
         return True
+
+    async def _lease(self, tables: CredentialTables, record: CredentialRecord) -> bool:
+        """Take or extend the lease; False, too, when this took so long that it may be over."""
+        asked = time.monotonic()
+        is_ours = await tables.lease(record, self.owner.process_id, self.lease_seconds)
+        return is_ours and time.monotonic() - asked < self.lease_seconds / 2
+
+    async def _extend_lease(
+        self, tables: CredentialTables, record: CredentialRecord, over: asyncio.Event
+    ) -> None:
+        """Extend the lease while the issuer is asked, and until its answer is stored.
+
+        Both may take longer than it lasts, and nobody else may use what we have used up.
+        """
+        while not await _is_set_within(over, self.lease_seconds / _EXTENSIONS):
+            with suppress(StoreError):  # the next one may succeed
+                await self._lease(tables, record)
+                if self._unsaved is not None:
+                    await self._save(tables, *self._unsaved)
 
     async def _refresh(self, tables: CredentialTables, record: CredentialRecord) -> None:
         secret = self.secret
@@ -173,12 +212,20 @@ class StoredSource(CredentialSource):
         try:
             saved = await tables.save(record, msgspec.to_builtins(secret), expected=record.version)
         except VersionConflict:  # somebody signed in anew meanwhile
-            self._unsaved = None
+            self._forget_unsaved()
             await self.reload()
             return
-        self._unsaved = None
+        self._forget_unsaved()
         self.take(tables, saved)
         self.owner.note(self, "refreshed", "")
+
+    def _forget_unsaved(self) -> None:
+        self._unsaved = None
+        self._lease_over.set()
+
+    def close(self) -> None:
+        super().close()
+        self._lease_over.set()
 
     async def _end_grant(
         self, tables: CredentialTables, record: CredentialRecord, error: OAuthError
@@ -200,6 +247,13 @@ class StoredSource(CredentialSource):
         self.record, self.secret = saved, StoredSecret()
         self._drop(AuthState.NEEDS_SIGN_IN, f"{error.host} ended its sign-in ({error.code})")
         self.owner.note(self, "refresh_failed", str(error))
+
+
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, but not longer than so many seconds; whether it is set."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
 
 
 _ASKS: Final = "it asks for one"
