@@ -1,16 +1,20 @@
 """Subscribe: a server is told to stop when nobody wants more, and not before."""
 
+import json
+
 from msgspec import Raw
 from tests.calls.world import World, raw
 
 from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import RESOURCES, ListItem, ServerLists
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import RESOURCE_NOT_FOUND
 from mcp_junction.sessions.session import Session
+from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted, subscribe_all
 from mcp_junction.testing.link import FakeUpstream, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
@@ -118,5 +122,43 @@ async def test_nobody_subscribes_with_the_credential_of_another():
     refused = await readers.say(readers.two, "subscribe")
     assert (refused.kind, refused.delivery) == (OutcomeKind.ERROR, Delivery.NOT_SENT)
     assert "a credential for each agent" in refused.message
+    assert "read the resource again from time to time, or connect by init" in refused.message
     assert readers.told() == ["subscribe"]
     assert readers.wanting() == {readers.one}
+
+
+class Heard:
+    """The stream of a client that listens."""
+
+    def __init__(self):
+        self.frames = []
+
+    def send(self, frame):
+        self.frames.append(json.loads(frame))
+
+
+async def test_a_client_without_a_session_is_told_why_it_is_not_subscribed():
+    readers, heard = Readers(), Heard()
+    readers.server.tokens = OwnTokens()
+    ann = Principal("ann", Role.AGENT)
+    client = StatelessClient(ann, EVERYTHING, names.STDIO, {}, Raw(b"{}"))
+    wanted = Wanted(resource_subscriptions=(URI, "z://1"))
+    listen = Listen(client, b"7", wanted, heard)
+    done = await subscribe_all(listen, readers.snapshot, wanted.resource_subscriptions)
+    listen.acknowledge(Wanted(), done)
+    (told,) = heard.frames
+    assert told["params"]["notifications"] == {}
+    refused = told["params"]["_meta"]["junction/refused"]
+    assert "read the resource again from time to time" in refused[URI]
+    assert list(refused) == [URI, "z://1"]
+    assert readers.told() == []
+
+
+async def test_a_client_that_is_subscribed_to_all_it_wanted_is_told_nothing_more():
+    readers, heard = Readers(), Heard()
+    client = StatelessClient(LOCAL_OWNER, EVERYTHING, names.STDIO, {}, Raw(b"{}"))
+    listen = Listen(client, b"7", Wanted(resource_subscriptions=(URI,)), heard)
+    assert await subscribe_all(listen, readers.snapshot, [URI]) == {URI: None}
+    listen.acknowledge(Wanted(resource_subscriptions=(URI,)), {})
+    (told,) = heard.frames
+    assert list(told["params"]["_meta"]) == ["io.modelcontextprotocol/subscriptionId"]

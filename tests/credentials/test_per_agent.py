@@ -7,12 +7,13 @@ import pytest
 from tests.credentials.world import entry, running, text_of
 
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.protocol.versions import RATE_LIMITED, SIGN_IN_NEEDED
+from mcp_junction.protocol.versions import DENIED, RATE_LIMITED, SIGN_IN_NEEDED
 from mcp_junction.testing.issuer import FakeIssuer
 
 pytestmark = pytest.mark.timeout(120)
 ANN, BOB = Principal("ann", Role.AGENT), Principal("bob", Role.AGENT)
 CONDUCTOR = Principal("conductor", Role.ORCHESTRATOR)
+"""Calls on behalf of both, by turns, in the same sessions."""
 
 
 async def check(issuer, store, calls):
@@ -29,13 +30,21 @@ async def check(issuer, store, calls):
                 assert f"agent={agent.id}" in refused.message
             issuer.person = f"account of {agent.id}"
             await world.sign_in(world.source(principal=agent))
+        conductors = [world.session_of(CONDUCTOR), world.stateless_of(CONDUCTOR)]
+        for caller in conductors:
+            assert (await world.call(caller=caller)).code == DENIED, "itself it is nobody"
+        for caller in callers["ann"]:
+            assert (await world.call(caller=caller, agent="bob")).code == DENIED
+        assert issuer.count("call") == 0
         chance = random.Random(7)
         gate = asyncio.Semaphore(32)
 
         async def one(nonce):
             name = chance.choice(("ann", "bob"))
+            caller = chance.choice([*callers[name], *callers[name], *conductors])
+            agent = name if caller in conductors else None
             async with gate:
-                outcome = await world.call(caller=chance.choice(callers[name]), nonce=name)
+                outcome = await world.call(caller=caller, agent=agent, nonce=name)
                 assert text_of(outcome) == f"account of {name}"
             if not nonce % 500:
                 issuer.revoke_access()

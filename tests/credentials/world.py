@@ -9,10 +9,11 @@ from msgspec import Raw
 
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import tool_call
+from mcp_junction.calls.carried import Carried
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.load import without_file
 from mcp_junction.credentials.credentials import Credentials
-from mcp_junction.credentials.source import SHARED
+from mcp_junction.credentials.subjects import SHARED
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.sessions.stateless import StatelessClient
@@ -53,13 +54,16 @@ class World:
     def source(self, key="crm", principal=LOCAL_OWNER):
         return self.junction.servers[key].tokens.for_principal(principal)
 
-    async def call(self, name="crm:whoami", *, caller=None, bound=BOUND, **arguments):
+    async def call(self, name="crm:whoami", *, caller=None, agent=None, bound=BOUND, **arguments):
+        """Call a tool; on behalf of an agent, where that is given."""
         caller = caller or self.session
         params = {
             "name": Raw(json.dumps(name).encode()),
             "arguments": Raw(json.dumps(arguments).encode()),
         }
         call = tool_call(caller, self.junction.snapshot, name, params)
+        if agent is not None:
+            call.carried = Carried(agent_id=agent)
         return await asyncio.wait_for(call.snapshot.handle(call), bound)
 
     def session_of(self, principal):

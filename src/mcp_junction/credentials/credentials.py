@@ -36,14 +36,9 @@ from mcp_junction.credentials.kinds import (
     StoredSource,
 )
 from mcp_junction.credentials.logins import Logins
-from mcp_junction.credentials.source import (
-    SHARED,
-    AuthState,
-    CredentialSource,
-    agent_of,
-    exchange_subject,
-)
+from mcp_junction.credentials.source import AuthState, CredentialSource
 from mcp_junction.credentials.subject_tokens import SubjectTokens
+from mcp_junction.credentials.subjects import SHARED, agent_of, exchange_subject
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.tokens import is_sendable

@@ -16,12 +16,8 @@ import msgspec
 from mcp_junction.config.auth import KEY, ServerAuth
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.flow import OAuthFlow
-from mcp_junction.credentials.source import (
-    SHARED,
-    AuthState,
-    CredentialSource,
-    CredentialsOwner,
-)
+from mcp_junction.credentials.source import AuthState, CredentialSource, CredentialsOwner
+from mcp_junction.credentials.subjects import SHARED
 from mcp_junction.errors import (
     OAuthError,
     StoreError,

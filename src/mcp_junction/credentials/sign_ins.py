@@ -15,7 +15,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.credentials import Credentials, server_id_of
 from mcp_junction.credentials.kinds import StoredSource
 from mcp_junction.credentials.logins import StartedLogin
-from mcp_junction.credentials.source import SHARED, agent_of, agent_subject
+from mcp_junction.credentials.subjects import SHARED, agent_of, agent_subject
 from mcp_junction.errors import NotFound, NotPermitted, OAuthError
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import Principal, Role

@@ -253,11 +253,13 @@ class StatelessDispatcher:
         try:
             if wanted.resource_subscriptions and not self._backend.is_settled:
                 await self._backend.wait_until_settled()
-            uris = await self._backend.relay.subscribe(
+            done = await self._backend.relay.subscribe(
                 listen, self._backend.snapshot, wanted.resource_subscriptions
             )
-            honoured = msgspec.structs.replace(wanted, resource_subscriptions=tuple(uris))
-            listen.acknowledge(honoured)
+            uris = tuple(uri for uri, why in done.items() if why is None)
+            refused = {uri: why for uri, why in done.items() if why is not None}
+            honoured = msgspec.structs.replace(wanted, resource_subscriptions=uris)
+            listen.acknowledge(honoured, refused)
             self._backend.relay.add_listen(listen)
             await ended
         finally:

@@ -180,8 +180,10 @@ class ClientRelay:
             upstream.extra_links.end_session(session)
         self._unsubscribe(session)
 
-    async def subscribe(self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
-        """Subscribe ``listen`` to resources; return those that worked."""
+    async def subscribe(
+        self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]
+    ) -> dict[str, str | None]:
+        """Subscribe ``listen`` to resources; return by URI why that failed, or None."""
         return await subscribe_all(listen, snapshot, uris)
 
     def add_listen(self, listen: Listen) -> None:

@@ -7,7 +7,7 @@ client wants to hear, until the stream ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -110,6 +110,8 @@ class StatelessClient:
         """Drop the frame: there is no channel beside the requests' own."""
 
 
+REFUSED_KEY: Final = "junction/refused"
+"""In ``_meta`` of an acknowledgement: why there is no subscription, by URI."""
 _MAX_EARLY: Final = 64
 _PATIENCE: Final = 5.0
 
@@ -156,9 +158,13 @@ class Listen(StatelessClient):
         self._early: list[bytes] | None = []
         self._meta = {SUBSCRIPTION_KEY: Raw(frame_id)}
 
-    def acknowledge(self, honoured: Wanted) -> None:
-        """Confirm the subscriptions, then send what was held back until now."""
-        params = {"notifications": honoured, "_meta": self._meta}
+    def acknowledge(self, honoured: Wanted, refused: Mapping[str, str]) -> None:
+        """Confirm the subscriptions, then send what was held back until now.
+
+        ``refused`` says by URI why there is no subscription: the protocol has no place for that.
+        """
+        meta = {**self._meta, REFUSED_KEY: refused} if refused else self._meta
+        params = {"notifications": honoured, "_meta": meta}
         frame = encode.notification(
             "notifications/subscriptions/acknowledged", encode.dumps(params)
         )
@@ -189,18 +195,22 @@ def is_notified_by(upstream: Upstream, subscriber: object) -> bool:
     return isinstance(subscriber, Listen) or not upstream.is_isolated
 
 
-async def subscribe_all(listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
-    """Subscribe ``listen`` to resources; return those that worked."""
+async def subscribe_all(
+    listen: Listen, snapshot: Snapshot, uris: Sequence[str]
+) -> dict[str, str | None]:
+    """Subscribe ``listen`` to resources; return by URI why that failed, None where it did not."""
     wanted = list(dict.fromkeys(uris))
     done = await asyncio.gather(*(_subscribe(listen, snapshot, uri) for uri in wanted))
-    return [uri for uri, works in zip(wanted, done, strict=True) if works]
+    return dict(zip(wanted, done, strict=True))
 
 
-async def _subscribe(listen: Listen, snapshot: Snapshot, uri: str) -> bool:
+async def _subscribe(listen: Listen, snapshot: Snapshot, uri: str) -> str | None:
+    """Subscribe to one resource; return why that failed."""
     params = {"uri": Raw(encode.dumps(uri))}
     call = Call(listen, snapshot, "resources/subscribe", Address(RESOURCES, uri), params, listen)
     late = asyncio.get_running_loop().call_later(_PATIENCE, call.expire, _PATIENCE)
     try:
-        return (await snapshot.handle(call)).kind is OutcomeKind.RESULT
+        outcome = await snapshot.handle(call)
+        return None if outcome.kind is OutcomeKind.RESULT else outcome.message
     finally:
         late.cancel()

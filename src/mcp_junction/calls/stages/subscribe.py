@@ -44,8 +44,12 @@ class Subscribe:
         assert call.route is not None
         upstream = call.route.upstream
         if not _has_credential_of(upstream, call):
-            words = f"server {upstream.key!r} has a credential for each agent, and is subscribed to"
-            words += " with the operator's: read its resources instead"
+            words = (
+                f"server {upstream.key!r} has a credential for each agent, and all subscriptions of"
+                " clients without a session share the operator's, so that you cannot subscribe:"
+                " read the resource again from time to time, or connect by initialize"
+                " (2025-11-25), where you have a connection of your own"
+            )
             return outcomes.failed(INVALID_REQUEST, words, Delivery.NOT_SENT, server=upstream.key)
         had = call.caller in self._register.names(*call.route.pair)
         # Before the server is told: nobody who leaves meanwhile is then the last to want it.

@@ -21,7 +21,7 @@ from mcp_junction.credentials.credentials import CALLBACK, CLIENT_DOCUMENT, STAR
 from mcp_junction.credentials.kinds import StoredSource
 from mcp_junction.credentials.logins import StartedLogin
 from mcp_junction.credentials.sign_ins import SignIns
-from mcp_junction.credentials.source import SHARED, agent_of, agent_subject
+from mcp_junction.credentials.subjects import SHARED, agent_of, agent_subject
 from mcp_junction.errors import JunctionError, NotFound, NotPermitted
 from mcp_junction.listener.http.host import Receive, Scope, Send
 from mcp_junction.listener.http.page_sessions import PageSessions
