@@ -149,8 +149,9 @@ async def test_an_ended_grant_asks_for_a_new_sign_in_and_says_so(issuer, store):
         Fault(200, body="<html>down</html>", kind="text/html"),
         Fault(400, body={"error": "temporarily_unavailable"}),
         Fault(200, body={"error": "invalid_grant"}),
+        Fault(delay=60.0),
     ],
-    ids=["503", "reset", "html", "400", "200 with error"],
+    ids=["503", "reset", "html", "400", "200 with error", "timeout"],
 )
 async def test_an_outage_of_the_issuer_keeps_the_tokens_and_is_named(
     issuer, store, fault, monkeypatch
@@ -160,6 +161,7 @@ async def test_an_outage_of_the_issuer_keeps_the_tokens_and_is_named(
         await world.settled()
         await world.sign_in()
         await world.connected()
+        monkeypatch.setattr("mcp_junction.credentials.http.TIMEOUT", 0.5 if fault.delay else 10.0)
         issuer.faults["/token"] = fault
         issuer.revoke_access()
         refused = await world.call()
