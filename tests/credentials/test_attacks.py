@@ -232,6 +232,27 @@ async def test_the_answer_of_an_issuer_is_good_in_the_browser_that_was_sent_ther
         assert "Signed in" in (await browser.get(answer)).text
 
 
+async def test_links_for_agents_that_nobody_knows_leave_nothing_behind(served, issuer):
+    """Anybody can open a link and change the agent in it."""
+    await register(served, issuer, **PER_AGENT)
+    await grant_all(served.context.store, "eve")
+    key = (await served.ring.create(Role.AGENT, "eve", "test"))[1]
+    await served.service.refresh_keys()
+    known = set(served.context.credentials._sources)
+    as_eve = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=served.url, trust_env=False) as client:
+        for number in range(5):
+            link = link_of(served, f"made-up-{number}")
+            assert "show the key of the agent" in (await client.get(link)).text
+            assert (await client.post(link, data={"key": key})).status_code == 403
+            wanted = {"agent": f"made-up-{number}"}
+            answer = await client.post(auth("/login"), json=wanted, headers=as_eve)
+            assert answer.status_code == 403
+        strange = await client.get(f"{served.url}/oauth/start/no-such-server?agent=x")
+        assert strange.status_code == 200, "who shows no key does not learn which servers there are"
+    assert set(served.context.credentials._sources) == known
+
+
 # -- a dead issuer
 
 

@@ -26,8 +26,10 @@ from mcp_junction.api.routes import (
 from mcp_junction.api.servers import Ref
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.credentials.credentials import server_id_of
 from mcp_junction.credentials.kinds import StoredSource
 from mcp_junction.credentials.sign_ins import SignIns, is_own_redirect
+from mcp_junction.credentials.subjects import SHARED, agent_subject
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import Principal, Role
@@ -126,10 +128,10 @@ def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) ->
     definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
     if agent is None and principal.role is Role.AGENT and definition.is_per_agent:
         agent = principal.id
+    sign_ins.check_allowed(principal, SHARED if agent is None else agent_subject(agent))
     source = sign_ins.find_source(definition, agent)
     if source is None:
         raise RequestError("NOT_INTERACTIVE", _NOT_INTERACTIVE)
-    sign_ins.check_allowed(principal, source)
     return _Asked(principal, source, sign_ins)
 
 
@@ -144,10 +146,9 @@ async def _login(request: AnyRequest, context: Context, ref: str, login_id: str)
     principal = caller(request)
     definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
     record = await (await context.credentials.logins()).find(login_id)
-    source = sign_ins.source_of(record.server_id, record.subject)
-    if source.definition is not definition:
+    if record.server_id != server_id_of(definition):
         raise NotFound("there is no such sign-in; begin it again")
-    sign_ins.check_allowed(principal, source)
+    sign_ins.check_allowed(principal, record.subject)
     return record
 
 

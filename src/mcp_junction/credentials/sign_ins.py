@@ -43,7 +43,10 @@ class SignIns:
         return found if isinstance(found, StoredSource) else None
 
     def source_of(self, server_id: str, subject: str) -> StoredSource:
-        """The credential of a sign-in under way. Raises NotFound."""
+        """The credential of a sign-in under way. Raises NotFound.
+
+        It is kept from then on: check first whether whoever asks may sign in for the subject.
+        """
         for definition in self._definitions():
             if server_id_of(definition) == server_id:
                 found = self.find_source(definition, agent_of(subject))
@@ -52,11 +55,11 @@ class SignIns:
         raise NotFound("the server of this sign-in is gone")
 
     @staticmethod
-    def check_allowed(principal: Principal, source: StoredSource) -> None:
-        """Raise NotPermitted unless a principal may sign in to a credential."""
+    def check_allowed(principal: Principal, subject: str) -> None:
+        """Raise NotPermitted unless a principal may sign in for a subject."""
         if principal.role in (Role.OWNER, Role.ADMIN):
             return
-        agent = agent_of(source.subject)
+        agent = agent_of(subject)
         if agent is None:
             raise NotPermitted("all who call share this sign-in: only an administrator may do it")
         if principal.role is not Role.AGENT or principal.id != agent:
@@ -66,7 +69,7 @@ class SignIns:
         self, source: StoredSource, principal: Principal, redirect_uri: str | None = None
     ) -> StartedLogin:
         """Begin a sign-in. Raises OAuthError, NotPermitted; ValueError where nobody signs in."""
-        self.check_allowed(principal, source)
+        self.check_allowed(principal, source.subject)
         if source.auth.type != OAUTH:
             raise ValueError("nobody signs in to this server: see the type of its auth")
         if source.definition.auth is None and source.facts is None:

@@ -78,9 +78,9 @@ class SignInPages:
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
         reference = unquote(scope["path"][len(START) :])
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-        source, login = await self._find(reference, query.get("agent"))
+        server_id, subject, login = await self._find(reference, query.get("agent"))
         form = await read_form(scope, receive)
-        owner, whose = self._sessions.find_owner(scope), _describe_signer(source)
+        owner, whose = self._sessions.find_owner(scope), _describe_signer(subject)
         if "key" in form:
             await self._sessions.accept(scope, send, form["key"], _TITLE, whose)
             return
@@ -89,10 +89,11 @@ class SignInPages:
             await self._sessions.ask(send, _TITLE, whose)
             return
         try:
-            self._sign_ins.check_allowed(principal, source)
+            self._sign_ins.check_allowed(principal, subject)
         except NotPermitted as error:
             await self._sessions.refuse(scope, send, principal, str(error), _TITLE, whose)
             return
+        source = self._sign_ins.source_of(server_id, subject)
         if login is None:
             login = await self._sign_ins.begin(source, principal)
         if "go" in form or (owner is not None and self._may_go_at_once(scope, source)):
@@ -109,15 +110,17 @@ class SignInPages:
 
     async def _find(
         self, reference: str, agent: str | None
-    ) -> tuple[StoredSource, StartedLogin | None]:
-        """Find what a link is about: a sign-in that was begun, or a server. Raises NotFound."""
+    ) -> tuple[str, str, StartedLogin | None]:
+        """Find which server and subject a link is about, and the sign-in, if it was begun.
+
+        Anybody may ask: nothing is made, and nothing is said of whether there is such a server.
+        """
         logins = await self._sign_ins.credentials.logins()
         try:
             record = await logins.find(reference)
         except NotFound:
-            subject = SHARED if agent is None else agent_subject(agent)
-            return self._sign_ins.source_of(reference, subject), None
-        return self._sign_ins.source_of(record.server_id, record.subject), logins.reopen(record)
+            return reference, SHARED if agent is None else agent_subject(agent), None
+        return record.server_id, record.subject, logins.reopen(record)
 
     async def _ask_to_go(self, send: Send, source: StoredSource, login: StartedLogin) -> None:
         agent = agent_of(source.subject)
@@ -155,7 +158,7 @@ class SignInPages:
         await send_page(send, 200, body, is_html=True, title="Signed in")
 
 
-def _describe_signer(source: StoredSource) -> str:
+def _describe_signer(subject: str) -> str:
     """Say, as HTML, whose key somebody must show to sign in for a subject."""
-    agent = agent_of(source.subject)
+    agent = agent_of(subject)
     return f"the key of the agent <code>{escape(agent)}</code>" if agent else "an admin's key"
