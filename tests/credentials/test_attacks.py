@@ -61,7 +61,6 @@ async def test_tokens_that_have_ended_already_are_not_renewed_without_end(
         await until(lambda: world.source().state is AuthState.UNAVAILABLE)
         assert "have ended already" in world.source().reason
         for _ in range(20):
-            await asyncio.sleep(0.01)
             await world.source().prepare()
         assert issuer.count("refresh") == 1
         issuer.life = 3600.0

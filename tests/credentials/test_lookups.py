@@ -1,5 +1,6 @@
 """Looking for metadata, registering and asking for scopes, over HTTP: in order, and with an end."""
 
+import asyncio
 import time
 
 import pytest
@@ -13,7 +14,9 @@ from mcp_junction.errors import NotFound, OAuthError
 from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.protocol.versions import DENIED, SIGN_IN_NEEDED
 from mcp_junction.store.database import Query
+from mcp_junction.store.store import open_store
 from mcp_junction.testing.issuer import FakeIssuer, Fault
+from mcp_junction.vault.vault import Vault
 
 pytestmark = pytest.mark.timeout(60)
 WELL = "/.well-known"
@@ -158,3 +161,40 @@ async def test_a_credential_whose_row_was_edited_does_not_open(issuer, store, ch
         assert world.source().current.line == b""
     assert {what for kind, what in issuer.ledger if kind == "401"} <= {""}
     assert issuer.count("refresh") == 0
+
+
+OLD, NEW = bytes(range(32)), bytes(range(1, 33))
+
+
+@pytest.mark.req("S-10", "NFR-SEC1")
+async def test_tokens_are_renewed_while_the_vaults_key_is_replaced(issuer, opener):
+    """What is sealed anew and what is renewed meanwhile do not undo each other."""
+    async with (
+        await open_store(opener.url, Vault([NEW, OLD])) as turning,
+        await open_store(opener.url, Vault([OLD, NEW])) as store,
+        running(store, {"crm": entry(issuer)}) as world,
+    ):
+        await world.settled()
+        await world.sign_in()
+        await world.connected()
+
+        async def renew_tokens():
+            for _ in range(20):
+                issuer.revoke_access()
+                assert text_of(await world.call()) == "alice"
+
+        renewing, sealed = asyncio.ensure_future(renew_tokens()), 0
+        while not renewing.done():
+            sealed += sum(one.renewed for one in await turning.protected.renew())
+        await renewing
+        await turning.protected.renew()
+    assert sealed, "some were sealed anew while tokens were renewed"
+    assert (issuer.count("refresh"), issuer.count("reuse")) == (20, 0)
+    issuer.revoke_access()
+    async with (
+        await open_store(opener.url, Vault([NEW])) as store,
+        running(store, {"crm": entry(issuer)}) as world,
+    ):
+        await world.connected()
+        assert text_of(await world.call()) == "alice"
+    assert issuer.count("authorize") == 1

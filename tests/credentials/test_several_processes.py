@@ -72,8 +72,8 @@ async def test_a_lease_whose_holder_died_is_taken_over_while_calls_wait(issuer, 
 
 async def test_whoever_renews_keeps_the_lease_however_long_the_issuer_takes(issuer, worlds):
     for world in worlds:
-        world.source().lease_seconds = 0.5
-    issuer.faults["/token"] = Fault(delay=2.0, times=1)
+        world.source().lease_seconds = 1.5
+    issuer.faults["/token"] = Fault(delay=4.0, times=1)
     renewing = asyncio.ensure_future(worlds[0].source().refresh_now())
     await until(lambda: issuer.faults["/token"].times == 0)
     issuer.revoke_access()
@@ -107,8 +107,12 @@ async def test_a_lease_that_came_too_late_to_be_sure_of_is_not_used(issuer, worl
 async def test_nobody_uses_a_token_that_was_used_up_while_its_answer_waits_to_be_stored(
     issuer, worlds, monkeypatch
 ):
-    failing = [True]
-    save, owner = CredentialTables.save, worlds[0].credentials
+    failing, extended = [True], []
+    save, lease, owner = CredentialTables.save, CredentialTables.lease, worlds[0].credentials
+
+    async def counts(self, record, process, seconds):
+        extended.append(process)
+        return await lease(self, record, process, seconds)
 
     async def fails(self, *args, **more):
         if self is (await owner.open_tables()) and failing:
@@ -116,12 +120,13 @@ async def test_nobody_uses_a_token_that_was_used_up_while_its_answer_waits_to_be
         return await save(self, *args, **more)
 
     monkeypatch.setattr(CredentialTables, "save", fails)
+    monkeypatch.setattr(CredentialTables, "lease", counts)
     for world in worlds:
-        world.source().lease_seconds = 0.5
+        world.source().lease_seconds = 1.5
     issuer.revoke_access()
     await worlds[0].source().refresh_now()
     calling = asyncio.ensure_future(worlds[1].call())
-    await asyncio.sleep(1.5)  # three times as long as the lease lasts
+    await until(lambda: extended.count(owner.process_id) > 10)  # for two leases
     assert not calling.done()
     failing.clear()
     assert text_of(await calling) == "alice"
