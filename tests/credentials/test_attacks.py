@@ -1,7 +1,5 @@
 """Attacks: servers and issuers that lie, agents that want another's account, links that leak."""
 
-import asyncio
-
 import httpx
 import pytest
 from tests.certificates import Authority

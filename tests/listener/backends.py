@@ -100,8 +100,10 @@ class FakeBackend:
     async def wait_for_instructions(self) -> None:
         """Nobody is waited for."""
 
-    async def subscribe(self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]) -> list[str]:
-        return list(uris) if self.is_settled else []
+    async def subscribe(
+        self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]
+    ) -> dict[str, str | None]:
+        return dict.fromkeys(uris, None if self.is_settled else "no server is up")
 
     def add_listen(self, listen: Listen) -> None:
         self.listened_to.append(listen)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -112,6 +113,7 @@ class StatelessClient:
 
 REFUSED_KEY: Final = "junction/refused"
 """In ``_meta`` of an acknowledgement: why there is no subscription, by URI."""
+NOTHING_REFUSED: Final[Mapping[str, str]] = MappingProxyType({})
 _MAX_EARLY: Final = 64
 _PATIENCE: Final = 5.0
 
@@ -158,7 +160,7 @@ class Listen(StatelessClient):
         self._early: list[bytes] | None = []
         self._meta = {SUBSCRIPTION_KEY: Raw(frame_id)}
 
-    def acknowledge(self, honoured: Wanted, refused: Mapping[str, str]) -> None:
+    def acknowledge(self, honoured: Wanted, refused: Mapping[str, str] = NOTHING_REFUSED) -> None:
         """Confirm the subscriptions, then send what was held back until now.
 
         ``refused`` says by URI why there is no subscription: the protocol has no place for that.
