@@ -11,7 +11,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.search.finder import Finder
 from mcp_junction.search.held import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
 from mcp_junction.search.ranking import HIERARCHICAL, SEMANTIC, SkillGroup
-from mcp_junction.search.semantic import SemanticIndex
+from mcp_junction.search.semantic import WARM_FROM, SemanticIndex
 from mcp_junction.search.texts import split_clauses, tool_text
 from mcp_junction.search.vectors import MemoryCache
 from mcp_junction.tasks import TaskScope
@@ -240,6 +240,36 @@ async def test_a_search_does_not_wait_long_for_vectors(world):
     still.set()
     here.vectors._patience = BOUND
     assert (await here.find("weather"))[0] == "sky.forecast"
+
+
+async def test_the_process_that_ranks_is_started_when_there_are_many_tools_and_only_then(world):
+    here = world()
+    real, asked = here.process.rank, []
+
+    async def rank(job):
+        asked.append(job)
+        return await real(job)
+
+    here.process.rank = rank
+    few = tuple(tool(f"tool{n}", "Something else") for n in range(WARM_FROM - 3))
+    await here.follow({"sky": SKY, "few": few})
+    assert asked == [], "a search starts it"
+    await here.follow({"sky": SKY, "few": few, "mail": MAIL})
+    assert sum(len(job.numbers) for job in asked) == WARM_FROM + 1
+    asked.clear()
+    await here.follow({"sky": SKY, "few": few, "mail": MAIL[:1]})
+    await here.follow({"sky": SKY, "few": few, "mail": MAIL})
+    assert asked == [], "it may have ended since, and ends when nobody searches"
+    assert (await here.find("weather"))[0] == "sky.forecast"
+
+
+async def test_a_process_that_does_not_start_before_it_is_needed_delays_nothing(world):
+    here = world(embedder=Counting())
+    here.process.error = ModelUnavailable("away")
+    await here.follow({"many": tuple(tool(f"tool{n}", "One") for n in range(WARM_FROM))})
+    assert here.vectors.embedded == WARM_FROM
+    here.process.error = None
+    assert await here.find("tool7")
 
 
 async def test_hierarchical_takes_the_best_three_skills_and_the_unclassified(world):

@@ -18,6 +18,7 @@ from mcp_junction.search.semantic import SEARCH_MODEL
 from mcp_junction.search.vector_space import VectorSpace
 from mcp_junction.search.vectors import MemoryCache, VectorRow
 from mcp_junction.store.database import Query
+from mcp_junction.store.nearness import PgVectors
 from mcp_junction.store.store import open_store
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
@@ -46,6 +47,14 @@ class MemoryVectors:
         for space in self._spaces.values():
             space.drop([self._numbers[pair] for pair in pairs if pair in self._numbers])
 
+    async def retire_others(self, model, pairs):
+        for other, space in self._spaces.items():
+            if other != model:
+                space.drop([self._numbers[pair] for pair in pairs])
+
+    async def settle(self):
+        pass
+
     async def nearest(self, model, query, limit, within):
         space = self._spaces.setdefault(model, VectorSpace(self._size))
         near = space.cosines(
@@ -64,10 +73,21 @@ async def describe(pairs):
 
 
 @asynccontextmanager
-async def pgvectors(postgres):
+async def pgvectors(postgres, **options):
     async with await open_store(await schema_url(postgres), Vault([bytes(range(32))])) as store:
         assert store.pgvectors is not None, "this PostgreSQL does not have pgvector"
-        yield store.pgvectors
+        yield PgVectors(store.pgvectors._database, **options)
+
+
+@asynccontextmanager
+async def local_qdrant():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # local mode says that it has no payload indexes
+        from qdrant_client import AsyncQdrantClient
+
+        client = AsyncQdrantClient(location=":memory:")
+        yield QdrantVectors(client, describe), client
+        await client.close()
 
 
 @pytest.fixture(params=["memory", "pgvector", "qdrant"])
@@ -75,13 +95,8 @@ async def vectors(request):
     if request.param == "memory":
         yield MemoryVectors()
     elif request.param == "qdrant":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # local mode says that it has no payload indexes
-            from qdrant_client import AsyncQdrantClient
-
-            client = AsyncQdrantClient(location=":memory:")
-            yield QdrantVectors(client, describe)
-            await client.close()
+        async with local_qdrant() as (store, _):
+            yield store
     else:
         async with pgvectors(request.getfixturevalue("postgres")) as store:
             yield store
@@ -135,6 +150,63 @@ async def test_of_a_few_tools_among_many_the_nearest_are_found(vectors):
 
 
 @pytest.mark.req("Q-5")
+async def test_what_another_model_made_of_a_tool_goes_when_one_has_taken_over(vectors):
+    await vectors.put("m", ROWS)
+    await vectors.put("n", ROWS[:2])
+    await vectors.retire_others("n", [A, B])
+    await vectors.settle()
+    assert pairs(await vectors.nearest("m", unit(1), 10, None)) == [C]
+    assert pairs(await vectors.nearest("n", unit(1), 10, None)) == [A, B]
+    await vectors.put("n", ROWS[2:])
+    await vectors.retire_others("n", [C])
+    assert await vectors.nearest("m", unit(1), 10, None) == []
+    assert pairs(await vectors.nearest("n", unit(1), 10, None)) == [A, B, C]
+
+
+async def test_a_table_or_collection_that_is_empty_goes(postgres):
+    wide = VectorRow(A, unit(1) + unit(1))
+    async with pgvectors(postgres) as store:
+        await store.put("m", [wide])
+        await store.put("n", ROWS[:1])
+        await store.retire_others("n", [A])
+        assert await names_like(store, "tool_nearness_%", "tablename", "pg_tables") == [
+            f"tool_nearness_{SIZE}"
+        ]
+        assert await store.nearest("m", wide.vector, 3, None) == [], "it is made again"
+    async with local_qdrant() as (store, client):
+        await store.put("m", [wide])
+        await store.put("n", ROWS[:1])
+        await store.retire_others("n", [A])
+        assert len((await client.get_collections()).collections) == 1
+        assert pairs(await store.nearest("n", unit(1), 3, None)) == [A]
+
+
+async def names_like(store, pattern, column, view):
+    def find():
+        rows = yield Query(
+            f"SELECT {column} FROM {view} WHERE schemaname = current_schema()"
+            f" AND {column} LIKE '{pattern}' ORDER BY 1"
+        )
+        return [row[0] for row in rows]
+
+    return await store._database.write(find(), durable=False)
+
+
+async def test_a_table_has_an_index_once_it_has_many_rows(postgres):
+    async with pgvectors(postgres, indexed_from=3) as store:
+        await store.put("m", ROWS[:2])
+        await store.settle()
+        assert await names_like(store, "%_hnsw", "indexname", "pg_indexes") == []
+        assert pairs(await store.nearest("m", unit(1), 9, None)) == [A, B], "the table is read"
+        await store.put("m", ROWS[2:])
+        await asyncio.gather(store.settle(), store.settle())
+        await store.settle()
+        index = f"tool_nearness_{SIZE}_hnsw"
+        assert await names_like(store, "%_hnsw", "indexname", "pg_indexes") == [index]
+        assert pairs(await store.nearest("m", unit(1), 9, None)) == [A, B, C]
+
+
+@pytest.mark.req("Q-5")
 async def test_a_search_of_all_goes_through_the_index_however_often_it_is_made(postgres):
     def scans():
         rows = yield Query(
@@ -143,8 +215,9 @@ async def test_a_search_of_all_goes_through_the_index_however_often_it_is_made(p
         )
         return int(rows[0][0])
 
-    async with pgvectors(postgres) as store, asyncio.timeout(60):
+    async with pgvectors(postgres, indexed_from=1) as store, asyncio.timeout(60):
         await store.put("m", ROWS)
+        await store.settle()
         for _ in range(8):  # from the sixth on a plan may be one for any vector
             await store.nearest("m", unit(1), 3, None)
         while await store._database.write(scans(), durable=False) < 8:  # noqa: ASYNC110
@@ -152,6 +225,7 @@ async def test_a_search_of_all_goes_through_the_index_however_often_it_is_made(p
 
 
 @pytest.mark.soak
+@pytest.mark.req("Q-5")
 @pytest.mark.timeout(1800)
 async def test_of_fifty_tools_among_100_000_the_nearest_are_found(postgres):
     async with pgvectors(postgres) as store:
@@ -167,6 +241,7 @@ async def recall_in_scope(vectors, count, size):
     for start in range(0, count, 1000):
         rows = zip(every[start : start + 1000], matrix[start : start + 1000], strict=True)
         await vectors.put("m", [VectorRow(pair, row.tobytes()) for pair, row in rows])
+    await vectors.settle()
     scope = numpy.arange(0, count, count // 50)
     found = 0
     for query in matrix[1:21]:
@@ -182,7 +257,10 @@ class Away:
     async def put(self, model, rows):
         raise VectorStoreError("away")
 
-    remove = put
+    remove = retire_others = put
+
+    async def settle(self):
+        raise VectorStoreError("away")
 
     async def nearest(self, model, query, limit, within):
         raise VectorStoreError("away")
@@ -257,8 +335,6 @@ async def test_errors_of_the_clients_and_the_database_become_ours():
 
     with pytest.raises(VectorStoreError, match="ConnectionError"):
         await QdrantVectors(Client(), describe).remove([A])
-
-    from mcp_junction.store.nearness import PgVectors
 
     class Database:
         async def write(self, script, durable):

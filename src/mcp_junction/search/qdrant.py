@@ -48,6 +48,8 @@ class QdrantVectors:
         self._client = client
         self._describe = describe
         self._made: set[str] = set()
+        self._names: dict[str, str] = {}
+        """The collection of each model that was used."""
 
     @classmethod
     def connect(
@@ -80,12 +82,32 @@ class QdrantVectors:
     async def remove(self, pairs: Sequence[Pair]) -> None:
         from qdrant_client import models
 
-        ids: list[Any] = list(map(point_id, pairs))
+        selector = models.PointIdsList(points=[*map(point_id, pairs)])
+        for name in await self._collections():
+            await self._ask(self._client.delete(name, selector))
+
+    async def retire_others(self, model: str, pairs: Sequence[Pair]) -> None:
+        """Remove tools from the collections of other models, and collections without any."""
+        from qdrant_client import models
+
+        current = self._names.get(model)
+        others = [name for name in await self._collections() if name != current]
+        for name in others if current is not None else ():
+            for start in range(0, len(pairs), _BATCH):
+                ids = list(map(point_id, pairs[start : start + _BATCH]))
+                selector = models.PointIdsList(points=[*ids])
+                await self._ask(self._client.delete(name, selector))
+            if not (await self._ask(self._client.count(name))).count:
+                await self._ask(self._client.delete_collection(name))
+                self._made.discard(name)
+
+    async def settle(self) -> None:
+        """Nothing: Qdrant makes its indexes by itself."""
+
+    async def _collections(self) -> list[str]:
+        """Return the names of the collections that we have made, now or before."""
         found = await self._ask(self._client.get_collections())
-        for one in found.collections:
-            if one.name.startswith(_PREFIX):
-                selector = models.PointIdsList(points=ids)
-                await self._ask(self._client.delete(one.name, selector))
+        return [one.name for one in found.collections if one.name.startswith(_PREFIX)]
 
     async def nearest(
         self, model: str, query: bytes, limit: int, within: Sequence[Pair] | None
@@ -123,6 +145,7 @@ class QdrantVectors:
                     schema = models.PayloadSchemaType(kind)
                     await self._ask(self._client.create_payload_index(name, field, schema))
             self._made.add(name)
+            self._names[model] = name
         return name
 
     async def _ask(self, asked: Awaitable[Any]) -> Any:

@@ -2,9 +2,9 @@
 
 It follows the keyword index (``finder.py``): each tool that is indexed by words comes here with its
 number and the text to embed. In the background each text is looked up among the kept vectors, or
-embedded, and kept. The process that ranks (``ranking.py``) is started by the first search, is given
-the kept vectors, and may end at any time: an answer says how many tools it holds. A search waits
-for it for a moment, and else goes by words alone.
+embedded, and kept. The process that ranks (``ranking.py``) is started when there are many tools, or
+by a search, is given the kept vectors, and may end at any time: an answer says how many tools it
+holds. A search waits for it for a moment, and else goes by words alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_junction.errors import JunctionError, ModelUnavailable, VectorStoreError
+from mcp_junction.errors import JunctionError, ModelUnavailable
 from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.held import HeldState, RankRequest
+from mcp_junction.search.mirror import VectorMirror
 from mcp_junction.search.ranking import DropRows, Ranked, VectorRows
 from mcp_junction.search.static_table import MODEL
 from mcp_junction.search.texts import text_hash
@@ -31,7 +32,6 @@ from mcp_junction.search.vectors import (
     MemoryCache,
     RankingProcess,
     VectorCache,
-    VectorRow,
     VectorStore,
 )
 from mcp_junction.slices import Breaks
@@ -46,8 +46,8 @@ SEARCH_MODEL: Final = f"{MODEL}/search"
 PATIENCE: Final = 2.0
 """Seconds that a search waits for vectors before it goes by words alone."""
 RETRY: Final = 30.0
-NEAREST: Final = 200
-"""Tools that a vector store is asked for."""
+WARM_FROM: Final = 200
+"""Tools from which on the process that ranks is started before the first search."""
 
 
 class _Tool(NamedTuple):
@@ -65,8 +65,6 @@ class _Feed:
         self.texts: dict[int, str] = {}
         self.held: dict[int, str] = {}
         """Numbers, each with the hash of its text."""
-        self.unmirrored: set[int] = set()
-        """Numbers that the vector store has not been given."""
 
 
 class SemanticIndex:
@@ -95,8 +93,6 @@ class SemanticIndex:
         self._state = HeldState(process)
         self._cache = cache or MemoryCache()
         self._deep = deep
-        self._store = store
-        self._kept_here = kept_here
         self._patience = patience
         self._retry = retry
         self._feeds = [_Feed(SEARCH_MODEL, (embedder or process).embed)]
@@ -105,9 +101,13 @@ class SemanticIndex:
         self._tools: dict[int, _Tool] = {}
         self._numbers: dict[Pair, int] = {}
         self._servers: dict[str, int] = {}
-        self._removed: list[Pair] = []
-        self.store_error = ""
-        """Why the vector store could not be asked the last time; empty when it could."""
+        self._mirror: VectorMirror | None = None
+        if store is not None:
+            model = self._feeds[-1].model
+            self._mirror = VectorMirror(
+                tasks, store, self._cache, model, kept_here=kept_here, retry=retry
+            )
+        self._is_warm = False
         self._changes = 0
         self._filled = 0
         """How many changes the process knows of."""
@@ -118,6 +118,11 @@ class SemanticIndex:
     def embedded(self) -> int:
         """How many tools have a vector."""
         return len(self._tools) - len(self._feeds[0].texts)
+
+    @property
+    def store_error(self) -> str:
+        """Why the vector store could not be asked the last time; empty when it could."""
+        return self._mirror.error if self._mirror is not None else ""
 
     # -- following the keyword index
 
@@ -137,46 +142,50 @@ class SemanticIndex:
             self._numbers.pop(tool.pair, None)
         for feed in self._feeds:
             feed.texts.pop(number, None)
-            feed.unmirrored.discard(number)
-        if tool is not None and self._is_mirrored(tool.pair):
-            self._removed.append(tool.pair)
+        if tool is not None and self._mirror is not None:
+            self._mirror.remove(tool.pair)
         self._changes += 1
-
-    def _is_mirrored(self, pair: Pair) -> bool:
-        return self._store is not None and pair.server not in self._kept_here
 
     def wake(self) -> None:
         """Embed what is new, in the background."""
-        if self._is_behind and (self._working is None or self._working.done()):
+        if not self._is_behind:
+            self._wake_mirror()
+        elif self._working is None or self._working.done():
             self._working = self._tasks.supervise("search vectors", self._work, is_vital=False)
 
     def refresh(self, pairs: Iterable[Pair]) -> None:
         """Give tools to the vector store again: what is known of them has changed."""
-        feed = self._feeds[-1]
-        if self._store is not None:
-            mirrored = filter(self._is_mirrored, pairs)
-            known = {self._numbers[pair] for pair in mirrored if pair in self._numbers}
-            feed.unmirrored |= known - feed.texts.keys()
-            self.wake()
+        if self._mirror is not None:
+            for number in {self._numbers[pair] for pair in pairs if pair in self._numbers}:
+                if number not in self._feeds[-1].texts:
+                    self._mirror.put(*self._tools[number])
+            self._mirror.wake()
 
     async def wait_until_embedded(self) -> None:
-        """Wait until nothing is left to embed."""
+        """Wait until nothing is left to embed, or to give to the vector store."""
         if self._working is not None:
             await asyncio.wait({self._working})
+        if self._mirror is not None:
+            await self._mirror.wait_until_current()
+
+    def _wake_mirror(self) -> None:
+        if self._mirror is not None:
+            self._mirror.wake()
 
     @property
     def _is_behind(self) -> bool:
-        return bool(self._removed) or any(feed.texts or feed.unmirrored for feed in self._feeds)
+        return any(feed.texts for feed in self._feeds)
 
     async def _work(self) -> None:
         while self._is_behind:
             try:
                 for feed in self._feeds:
                     await self._embed_all(feed)
-                await self._mirror()
+                    await self._warm_up()
             except JunctionError as error:
                 log.warning("tools cannot be embedded now, and will be later: %s", error)
                 await asyncio.sleep(self._retry)
+        self._wake_mirror()
         await return_free_memory()
 
     async def _embed_all(self, feed: _Feed) -> None:
@@ -215,35 +224,9 @@ class SemanticIndex:
         for number, tool in done:
             if self._tools.get(number) == tool:
                 feed.texts.pop(number, None)
-                if feed is self._feeds[-1] and self._is_mirrored(tool.pair):
-                    feed.unmirrored.add(number)
+                if feed is self._feeds[-1] and self._mirror is not None:
+                    self._mirror.put(*tool)
         self._changes += 1
-
-    # -- the vector store
-
-    async def _mirror(self) -> None:
-        """Give the vector store what it lacks."""
-        if self._store is None:
-            return
-        removed, self._removed = self._removed, []
-        feed = self._feeds[-1]
-        waiting, feed.unmirrored = self._group(feed.unmirrored), set()  # it may be told again
-        try:
-            if removed:
-                await self._store.remove(removed)
-                removed = []
-            for server in list(waiting):
-                kept = await self._cache.load(server, feed.model)
-                rows = [
-                    VectorRow(self._tools[number].pair, found.vector)
-                    for number, found in self._match(waiting[server], kept)
-                ]
-                await self._store.put(feed.model, rows)
-                del waiting[server]
-        finally:
-            self._removed += removed
-            left = (number for numbers in waiting.values() for number in numbers)
-            feed.unmirrored.update(number for number in left if number in self._tools)
 
     def _group(self, numbers: Iterable[int]) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {}
@@ -284,11 +267,26 @@ class SemanticIndex:
 
     async def _rank(self, request: RankRequest, more: Mapping[str, bytes]) -> Ranked:
         if self._filled != self._changes:
-            if self._filling is None or self._filling.done():
-                self._filling = self._tasks.spawn(self._fill())
-            await asyncio.shield(self._filling)  # it goes on when this search gives up
+            await self._wait_until_filled()
         job = await self._state.prepare(request)
         return await self._process.rank(msgspec.structs.replace(job, **more))
+
+    async def _warm_up(self) -> None:
+        """Start the process that ranks, when there are many tools for the first time.
+
+        Not again for each change: it ends when nobody searches.
+        """
+        was_warm, self._is_warm = self._is_warm, len(self._tools) >= WARM_FROM
+        if self._is_warm and not was_warm:
+            try:
+                await self._wait_until_filled()
+            except ModelUnavailable as error:
+                log.info("the process that ranks is started by a search: %s", error)
+
+    async def _wait_until_filled(self) -> None:
+        if self._filling is None or self._filling.done():
+            self._filling = self._tasks.spawn(self._fill())
+        await asyncio.shield(self._filling)  # it goes on when this search gives up
 
     async def _ask_others(self, request: RankRequest) -> dict[str, bytes]:
         """Return what the second model and the vector store say of the query, for the job."""
@@ -298,20 +296,14 @@ class SemanticIndex:
                 query = await self._deep.embed_query(request.query)
             except ModelUnavailable as error:
                 log.warning("this search goes without the second model: %s", error)
-        if self._store is None or (self._deep is not None and not query):
+        if self._mirror is None or (self._deep is not None and not query):
             return {"deep_query": query}
         vector = query or (await self._process.embed([request.query]))[0]
         within = None
         if request.is_limited:
             mask = request.admitted.mask
             within = [tool.pair for n, tool in self._tools.items() if n < len(mask) and mask[n]]
-        try:
-            near = await self._store.nearest(self._feeds[-1].model, vector, NEAREST, within)
-        except VectorStoreError as error:
-            self.store_error = str(error)
-            log.warning("the vector store is away, memory is searched: %s", error)
-            return {"deep_query": query}
-        self.store_error = ""
+        near = await self._mirror.find_nearest(vector, within)
         known = [(self._numbers[pair], score) for pair, score in near if pair in self._numbers]
         return {
             "deep_query": query,

@@ -91,6 +91,14 @@ class VectorStore(Protocol):
         """Remove tools, if they are there."""
         ...
 
+    async def retire_others(self, model: str, pairs: Sequence[Pair]) -> None:
+        """Remove what other models made of these tools: this one has taken over."""
+        ...
+
+    async def settle(self) -> None:
+        """Prepare for searches: all tools are there."""
+        ...
+
     async def nearest(
         self, model: str, query: bytes, limit: int, within: Sequence[Pair] | None
     ) -> list[tuple[Pair, float]]:

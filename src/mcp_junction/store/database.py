@@ -32,11 +32,13 @@ class Query(msgspec.Struct, frozen=True):
     """One statement; the script is sent its rows.
 
     ``only``: the script has no other statement, so that it needs no transaction around it.
+    ``patience``: seconds that it may take, where that is more than others get (PostgreSQL only).
     """
 
     sql: str
     args: Sequence[Any] = ()
     only: bool = False
+    patience: float = 0.0
 
 
 class Batch(msgspec.Struct, frozen=True):

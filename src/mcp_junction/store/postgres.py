@@ -159,9 +159,10 @@ class _Progress:
         self._limit = limit
         self._patience = patience
 
-    def extend(self) -> None:
+    def extend(self, patience: float = 0.0) -> None:
         if not self._limit.expired():
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._patience)
+            seconds = max(patience, self._patience)
+            self._limit.reschedule(asyncio.get_running_loop().time() + seconds)
 
     def suspend(self) -> None:
         if not self._limit.expired():
@@ -240,7 +241,9 @@ async def _drive(connection: Any, script: Script[T], transaction: Any, progress:
 
 async def _run(connection: Any, statement: Statement, progress: _Progress) -> Rows:
     match statement:
-        case Query(sql=sql, args=args):
+        case Query(sql=sql, args=args, patience=patience):
+            if patience:
+                progress.extend(patience)
             rows: Rows = await connection.fetch(_numbered(sql), *args)
             return rows
         case Batch(sql=sql, rows=many):
