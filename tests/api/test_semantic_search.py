@@ -10,6 +10,10 @@ from tests.plugin_rest import serve_api
 from tests.registry.toolbox import tool
 
 from mcp_junction.demo import DEMOS
+from mcp_junction.registry.search_vectors import ToolPayloads
+from mcp_junction.search.mirror import VectorMirror
+from mcp_junction.search.qdrant import QdrantVectors
+from mcp_junction.search.semantic import SEARCH_MODEL
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 SEARCH = "/api/v1/search"
@@ -105,8 +109,6 @@ async def test_what_is_disconnected_disabled_or_not_granted_is_not_found_by_mean
 async def test_vectors_are_kept_in_the_store_with_the_id_of_their_model(served, add):
     sky = await add(served, "sky", SKY, description="Weather of the day")
     await search(served, "weather")
-    from mcp_junction.search.semantic import SEARCH_MODEL
-
     kept = await served.context.store.vectors.of_server(sky["id"], SEARCH_MODEL)
     assert sorted(one.name for one in kept) == ["forecast", "wind"]
     assert {len(one.vector) for one in kept} == {1024}
@@ -126,6 +128,26 @@ async def test_hostile_queries_find_little_and_break_nothing(served, add, query)
 async def test_queries_that_are_empty_or_too_long_are_refused(served, query):
     answer = await served.client("admin").post(SEARCH, json={"query": query})
     assert answer.status_code == 422
+
+
+@pytest.mark.parametrize("body", [b'{"query": "\xff"}', b"\0\1", b'{"query": "\\ud800"}'])
+async def test_a_query_that_is_no_text_is_refused(served, body):
+    headers = {"content-type": "application/json"}
+    answer = await served.client("admin").post(SEARCH, content=body, headers=headers)
+    assert answer.status_code == 422
+
+
+async def test_while_a_qdrant_is_away_memory_is_searched_and_the_answer_says_so(served, add):
+    await add(served, "sky", SKY)
+    index = served.context.junction.tool_search.begin().vectors
+    away = QdrantVectors.connect("http://127.0.0.1:9", ToolPayloads(served.registry))
+    index._mirror = VectorMirror(
+        served.junction.tasks, away, index._cache, SEARCH_MODEL, kept_here=frozenset(), retry=30
+    )
+    told = await search(served, "weather")
+    assert names(told)[0] == "sky.forecast"
+    assert told["metadata"]["strategy"] == "hybrid"
+    assert told["metadata"]["warning"].startswith("the vector store is away")
 
 
 async def test_without_a_model_words_are_searched_and_the_answer_says_so(served, add):
