@@ -1,6 +1,7 @@
 """A server repeats what it was sent: nobody else gets to read it."""
 
 import logging
+import socket
 
 import pytest
 from tests.plugin_rest import SERVERS, registration, stdio_config
@@ -140,7 +141,11 @@ async def test_a_web_page_is_called_one_and_what_it_repeats_is_hidden(served, ca
 
 
 @pytest.mark.req("S-07")
-async def test_a_host_that_is_not_found_is_named(served):
+async def test_a_host_that_is_not_found_is_named(monkeypatch, served):
+    def look_up(*asked, **more):  # a name server would be asked, off this machine
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     config = {"url": "https://no-such-host.invalid/mcp", "headers": {"X-Key": CANARY}}
     body = registration("parrot", transport_type="HTTP", connection_config=config)
     await served.client().post(SERVERS, json=body)
