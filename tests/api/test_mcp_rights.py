@@ -113,8 +113,12 @@ async def test_a_viewer_hears_of_changed_lists_and_of_no_resource(gateway):
     async with listening as answer:
         async for line in answer.aiter_lines():
             if line.startswith("data:") and "acknowledged" in line:
-                assert '"toolsListChanged":true' in line
-                assert "note://0" not in line
+                told = json.loads(line.removeprefix("data:"))["params"]
+                assert told["notifications"]["toolsListChanged"] is True
+                assert not told["notifications"].get("resourceSubscriptions")
+                refused = told["_meta"]["junction/refused"]
+                assert list(refused) == ["note://0"], "it is told why, by what it asked for"
+                assert "viewer" in refused["note://0"]
                 break
     assert "resources/subscribe" not in await _seen_by_peer(served)
 

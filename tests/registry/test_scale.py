@@ -71,6 +71,7 @@ async def test_twenty_servers_of_500_tools_are_stored_and_a_restart_serves_them_
             await until(lambda: sum(record.tool_count for record in run.registry.all()) >= 10_000)
             while len(await run.store.tools.all()) < 10_000:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
+            await until(lambda: run.registry.state().indexed_tools >= 10_000)
             found = await run.find("one of many things t7_11", 1)
         assert run.registry.state().total_tools == 10_000
         assert run.registry.state().indexed_tools == 10_000

@@ -29,7 +29,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.credentials import server_id_of
 from mcp_junction.credentials.kinds import StoredSource
 from mcp_junction.credentials.sign_ins import SignIns, is_own_redirect
-from mcp_junction.credentials.subjects import SHARED, agent_subject
+from mcp_junction.credentials.subjects import agent_subject
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import Principal, Role
@@ -128,10 +128,12 @@ def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) ->
     definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
     if agent is None and principal.role is Role.AGENT and definition.is_per_agent:
         agent = principal.id
-    sign_ins.check_allowed(principal, SHARED if agent is None else agent_subject(agent))
+    if agent is not None:  # before anything is kept for it
+        sign_ins.check_allowed(principal, agent_subject(agent))
     source = sign_ins.find_source(definition, agent)
     if source is None:
         raise RequestError("NOT_INTERACTIVE", _NOT_INTERACTIVE)
+    sign_ins.check_allowed(principal, source.subject)
     return _Asked(principal, source, sign_ins)
 
 
