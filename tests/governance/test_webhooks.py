@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from tests.policy.corpus import World, urls
@@ -23,6 +23,30 @@ NOW = 1_800_000_000.0
 BODY = b'{"type":"call.escalated"}'
 
 
+@asynccontextmanager
+async def listening(serve):
+    """Serve connections on a port; at the end all are closed, also those that hang."""
+    tasks = set()
+
+    async def handle(reader, writer):
+        tasks.add(asyncio.current_task())
+        try:
+            await serve(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the other side has left
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Receiver:
     """Answers posts with one status after the other; the last of them for ever."""
 
@@ -34,13 +58,13 @@ class Receiver:
         self.location = ""
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        port = self._server.sockets[0].getsockname()[1]
+        self._listening = listening(self._serve)
+        port = await self._listening.__aenter__()
         self.url = f"http://127.0.0.1:{port}/hook?key=abcdef0123456789"
         return self
 
-    async def __aexit__(self, *_):
-        self._server.close()
+    async def __aexit__(self, *error):
+        await self._listening.__aexit__(*error)
 
     async def _serve(self, reader, writer):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -55,7 +79,6 @@ class Receiver:
             status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
             more = f"location: {self.location}\r\n".encode() if self.location else b""
             writer.write(b"HTTP/1.1 %d X\r\n%scontent-length: 0\r\n\r\n" % (status, more))
-        writer.close()
 
     async def wait(self, count: int) -> None:
         async with asyncio.timeout(BOUND):
@@ -180,17 +203,14 @@ async def test_a_receiver_that_answers_without_end_or_sense_is_given_up(running,
 
     async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        with suppress(ConnectionError):
-            if kind == "garbage":
-                writer.write(b"\x16\x03\x01 no HTTP \x00\r\n\r\n")
-            else:
-                await answer_without_end(kind, writer)
-        writer.close()
+        if kind == "garbage":
+            writer.write(b"\x16\x03\x01 no HTTP \x00\r\n\r\n")
+        else:
+            await answer_without_end(kind, writer)
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     monkeypatch.setattr(webhooks, "PAUSES", ())
-    async with server:
-        hook, bus = await running(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    async with listening(serve) as port:
+        hook, bus = await running(f"http://127.0.0.1:{port}/")
         bus.publish("call.escalated", {"id": "e1"})
         await until(lambda: hook.failed == 1)
     (dead,) = await dead_of(hook, 1)
