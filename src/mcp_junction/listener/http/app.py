@@ -45,7 +45,6 @@ from mcp_junction.listener.replies import (
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol.frames import Frame
-from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import BATCH_VERSIONS, HANDSHAKE_VERSIONS, STATELESS_VERSIONS
 from mcp_junction.tasks import TaskScope
 
@@ -119,7 +118,7 @@ class HttpListener:
     def _begin_in_session(
         self, exchange: AsgiExchange, given: Fields, principal: Principal
     ) -> Awaitable[None] | None:
-        """Begin to answer a usual request of an open session; None for anything else."""
+        """Begin to answer a request of an open session; None for any other message."""
         body = exchange.body
         found = self._registry.find(given.session_id, principal, EVERYTHING)
         if body is None or found is None:
@@ -128,7 +127,7 @@ class HttpListener:
             frame = requests.decode(body)
         except FrameError:
             return None
-        if type(frame) is not ClientRequest or frame.method == "initialize":
+        if not frame.id or not frame.method or frame.method == "initialize":
             return None
         accept = given.by_name.get(b"accept")
         reply = HttpReply(exchange.send, self._tasks, accept, exchange, found)
