@@ -308,6 +308,32 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
     assert await is_sound(opener, store)
 
 
+async def test_rows_are_encoded_before_their_page_is_due(store, opener, monkeypatch):
+    """A page that is encoded when it is due holds up all calls of that moment."""
+    log = await opener.log(store)
+    await log.flush()
+    encoded, encode = Counter[str](), chains.encode_row
+
+    def noted(row):
+        encoded[row[3]] += 1
+        return encode(row)
+
+    monkeypatch.setattr(chains, "encode_row", noted)
+    for number in range(100):
+        log.record(log.entry("call", "bot", "tools/call", target=f"t{number}"))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert encoded["call"] == 96  # all but a few that wait for more
+    assert log.waiting == 100
+    reference = await log.intent(log.entry("intent", "bot", "tools/call", target="risky"))
+    log.record(log.entry("outcome", "bot", "tools/call", outcome="ok", closes=reference))
+    await log.flush()
+    (intent,) = await rows(store, kind="intent")
+    assert reference == f"{log.writer}:{intent.seq}"
+    assert encoded == {"call": 100, "intent": 1, "outcome": 1}
+    assert await is_sound(opener, store)
+
+
 async def cut_last_page(dump, writer: str) -> None:
     await dump.run(
         f"DELETE FROM audit_pages WHERE writer = '{writer}' AND last_seq ="

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -186,8 +186,9 @@ class Chain:
 class AuditBatch:
     """Entries that become the next page of a chain, and the futures that wait for it.
 
-    Seal it before beginning another. The page is made once, however often storing it is tried. An
-    entry that cannot be encoded becomes a row that says so.
+    Entries can be added until it is sealed; seal it before beginning another. The page is made
+    once, however often storing it is tried. An entry that cannot be encoded becomes a row that
+    says so.
     """
 
     __slots__ = (
@@ -195,11 +196,9 @@ class AuditBatch:
         "_tag", "_tags", "_times", "durable", "waiters",
     )  # fmt: skip
 
-    def __init__(
-        self, chain: Chain, entries: Sequence[Recordable], waiters: Sequence[IntentWaiter] = ()
-    ) -> None:
+    def __init__(self, chain: Chain, entries: Iterable[Recordable] = ()) -> None:
         self._chain = chain
-        self._entries = entries
+        self._entries = list(entries)
         self._first = chain.seq + 1
         self._lines: list[bytes] = []
         self._tags: list[bytes] = []
@@ -210,21 +209,31 @@ class AuditBatch:
         """The rows that open or close an intent."""
         self._tag = chain.seals.new_tag_hash()
         self._sealed: SealedPage | None = None
-        self.waiters = waiters
-        self.durable = bool(waiters)
+        self.waiters: Sequence[IntentWaiter] = ()
+        self.durable = False
 
     def __len__(self) -> int:
         return len(self._entries)
 
+    def add(self, entries: Iterable[Recordable], waiters: Sequence[IntentWaiter] = ()) -> None:
+        """Add entries, and those who wait for any of this page."""
+        self._entries += entries
+        self.waiters = (*self.waiters, *waiters)
+        self.durable = self.durable or bool(waiters)
+
+    def encode_now(self) -> None:
+        """Encode the rows that were added since, at once: call it with a few."""
+        self._encode_rows(len(self._entries))
+
     async def encode(self) -> None:
-        """Encode the rows on the loop, a few a turn.
+        """Encode the rows that are left on the loop, a few a turn.
 
         A thread that does so keeps the loop from the interpreter's lock for up to its switch
         interval of milliseconds, each time that the loop has released it.
         """
         if KNOWN.is_pending:  # rare, and longer than a turn may take
             await asyncio.to_thread(KNOWN.process_pending)
-        rows = max(ROWS_A_TURN, len(self._entries) // _TURNS)
+        rows = max(ROWS_A_TURN, (len(self._entries) - len(self._lines)) // _TURNS)
         while self._encode_rows(rows):  # noqa: ASYNC110 - other tasks run in between
             await asyncio.sleep(0)
 

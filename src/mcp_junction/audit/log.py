@@ -36,6 +36,7 @@ from mcp_junction.audit.writers import (
     unknown_outcome,
 )
 from mcp_junction.errors import StoreError, StoreUnavailable
+from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail, IntentCheck
 from mcp_junction.store.records import AuditRow, AuditWriter
@@ -78,7 +79,10 @@ class AuditLog:
         self._checkpointer = CheckpointSchedule(checkpoints.path(self.writer), key, self.writer)
         self._entries: list[Recordable] = []
         self._waiters: list[IntentWaiter] = []
+        self._begun: AuditBatch | None = None
+        """The next page, as far as it is encoded. It begins when the one before is stored."""
         self._batch: AuditBatch | None = None
+        """The page that is being stored."""
         self._failing = False
         self._untold = 0
         self._lost = 0
@@ -108,6 +112,8 @@ class AuditLog:
             self._lose(1)
             return
         entries.append(entry)
+        if len(entries) == ROWS_A_TURN:
+            self._loop.call_soon(self._encode_ahead)
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH, self._on_timer)
 
@@ -124,7 +130,7 @@ class AuditLog:
         waiter: asyncio.Future[str] = self._loop.create_future()
         if check is not None:
             check.is_wanted = lambda: not waiter.done()
-        self._waiters.append(IntentWaiter(len(self._entries), waiter, check))
+        self._waiters.append(IntentWaiter(self._buffered, waiter, check))
         self._entries.append(entry)
         self._wake.set()
         return await waiter
@@ -171,7 +177,12 @@ class AuditLog:
     @property
     def waiting(self) -> int:
         """Entries that are not stored yet."""
-        return len(self._entries) + (len(self._batch) if self._batch is not None else 0)
+        return self._buffered + (0 if self._batch is None else len(self._batch))
+
+    @property
+    def _buffered(self) -> int:
+        """Entries of the next pages."""
+        return len(self._entries) + (0 if self._begun is None else len(self._begun))
 
     # -- opening and closing
 
@@ -288,13 +299,30 @@ class AuditLog:
             detail = {"lost": self._untold}
             self._entries.append(self.entry("loss", "junction", "audit.loss", detail=detail))
             self._untold = 0
-        entries, self._entries = self._entries[:PAGE], self._entries[PAGE:]
+        batch, self._begun = self._begun or AuditBatch(self._chain), None
         waiters = [waiter for waiter in self._waiters if waiter.place < PAGE]
         later = self._waiters[len(waiters) :]
         self._waiters = [waiter._replace(place=waiter.place - PAGE) for waiter in later]
+        batch.add(self._take(PAGE - len(batch)), waiters)
         if self._entries:
             self._wake.set()
-        return AuditBatch(self._chain, entries, waiters) if entries else None
+        return batch if len(batch) else None
+
+    def _take(self, count: int) -> list[Recordable]:
+        taken, self._entries = self._entries[:count], self._entries[count:]
+        return taken
+
+    def _encode_ahead(self) -> None:
+        """Encode some entries of the next page, so that it holds nobody up when it is due."""
+        if self._batch is not None or KNOWN.is_pending:
+            return
+        self._begun = begun = self._begun or AuditBatch(self._chain)
+        begun.add(self._take(min(ROWS_A_TURN, PAGE - len(begun))))
+        begun.encode_now()
+        if len(begun) == PAGE:
+            self._wake.set()
+        elif len(self._entries) >= ROWS_A_TURN and self._loop is not None:
+            self._loop.call_soon(self._encode_ahead)
 
     async def _store(self, batch: AuditBatch) -> bool:
         try:
@@ -318,6 +346,8 @@ class AuditLog:
             log.warning("the audit is being written again")
         self._failing = False
         self._batch = None
+        if len(self._entries) >= ROWS_A_TURN:
+            self._encode_ahead()
         self._stored += len(batch)
         self._progress.set()
         self._checkpointer.advance(self._chain.seq, self._chain.mac, self._wake.set)
