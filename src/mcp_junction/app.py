@@ -257,7 +257,10 @@ class Junction:
             return UNGOVERNED
         from mcp_junction.calls.governed import make_governed_stages
 
-        return make_governed_stages(self.governance, self.clock, self.settings, audit)
+        note_failed = None
+        if self.tracing is not None and self.governance.circuits is not None:
+            note_failed = self.tracing.count_failed
+        return make_governed_stages(self.governance, self.clock, self.settings, audit, note_failed)
 
     # -- life
 

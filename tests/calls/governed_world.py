@@ -42,7 +42,9 @@ class GovernedWorld(World):
         if circuits is not None:
             breaker = CircuitBreaker(circuits, clock.now, is_settled=True)
             settle = breaker.settle
-        retry = RetryCalls(policy or RetryPolicy(), self.facts, clock, lambda: chance, settle)
+        note_failed = stages.pop("note_failed", None)
+        policy = policy or RetryPolicy()
+        retry = RetryCalls(policy, self.facts, clock, lambda: chance, settle, note_failed)
         stages = {"retry": retry, "breaker": breaker} | stages | self.more_stages()
         super().__init__(*upstreams, governed=GovernedStages(**stages), clock=clock, extra=extra)
 

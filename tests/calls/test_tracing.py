@@ -20,8 +20,8 @@ def make(share: float = 1.0, chance=random.random) -> Tracing:
     return Tracing(sender, share, clock, chance)
 
 
-def stages(tracing: Tracing) -> list[ExtraStage]:
-    inner = ExtraStage("retry", AttemptTracing(tracing))
+def stages(tracing: Tracing, leaves_first: bool = False) -> list[ExtraStage]:
+    inner = ExtraStage("retry", AttemptTracing(tracing, leaves_first=leaves_first))
     return [ExtraStage("record", CallTracing(tracing)), inner]
 
 
@@ -76,10 +76,13 @@ async def test_what_does_not_fit_into_the_queue_is_counted():
     assert tracing.sender.dropped == 2
 
 
+@pytest.mark.parametrize("is_told", [False, True])
 @pytest.mark.parametrize("share", [0.0, 1.0])
-async def test_attempts_are_counted_whether_they_are_sampled_or_not(share):
+async def test_attempts_are_counted_whether_they_are_sampled_or_not(share, is_told):
+    """``is_told``: the stage ``retry`` says when a first attempt has failed, as in the service."""
     tracing = make(share)
-    world = FallbackWorld(TWO, extra=stages(tracing))
+    note_failed = tracing.count_failed if is_told else None
+    world = FallbackWorld(TWO, extra=stages(tracing, is_told), note_failed=note_failed)
     await world.clock.advance(1.0)  # at 0 nothing was sent yet
     await world.run(world.make())
     world.ends["one"] = REFUSED

@@ -5,6 +5,9 @@ Only the service imports it: the stdio mode has no such stages. Their order is t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from mcp_junction.calls.call import Call
 from mcp_junction.calls.pipeline import GovernedStages, Stage
 from mcp_junction.calls.stages.admit import AdmitCalls
 from mcp_junction.calls.stages.audit import CallAudit
@@ -19,12 +22,20 @@ from mcp_junction.config.settings import Settings
 from mcp_junction.governance.from_settings import retry_policy_of
 from mcp_junction.governance.governance import Governance
 from mcp_junction.resilience.clock import Clock
+from mcp_junction.upstream.outcome import Outcome
 
 
 def make_governed_stages(
-    governance: Governance, clock: Clock, settings: Settings, audit: CallAudit | None = None
+    governance: Governance,
+    clock: Clock,
+    settings: Settings,
+    audit: CallAudit | None = None,
+    note_failed: Callable[[Call, Outcome], None] | None = None,
 ) -> GovernedStages:
-    """Make the stages; those whose part is missing are left out."""
+    """Make the stages; those whose part is missing are left out.
+
+    ``note_failed`` is told of failed first attempts.
+    """
     circuits, claims = governance.circuits, governance.claims
     limits, admission = governance.limits, governance.admission
     authorizer = Authorizer(governance.policy, governance.facts)
@@ -44,7 +55,13 @@ def make_governed_stages(
         idempotency=RunOnce(claims) if claims is not None else None,
         fallback=FallbackCalls(authorizer, checks, record),
         admit=admit,
-        retry=RetryCalls(retry_policy_of(settings), governance.facts, clock, settle=settle),
+        retry=RetryCalls(
+            retry_policy_of(settings),
+            governance.facts,
+            clock,
+            settle=settle,
+            note_failed=note_failed,
+        ),
         recheck=authorizer.recheck,
         breaker=breaker,
     )

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Handler
-from mcp_junction.calls.events import CALL_TOOL, CallEnded
+from mcp_junction.calls.events import CALL_TOOL, CallEnded, CallSink
 from mcp_junction.calls.otlp_sender import OtlpSender
 from mcp_junction.calls.pipeline import ExtraStage
 from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, Route
@@ -85,12 +85,15 @@ class Tracing:
         self._attempts = Durations(CLIENT_DURATION, _NAMES, began)
         self._by_route: dict[Route | None, _ToolTimes] = {}
         """What usual calls took that are in no bucket yet."""
+        self.observe: Final = self._make_observe()
+        """Counts how long a call took. A sink of calls."""
         sender.read_metrics = self._read_metrics
 
     def stages(self, has_retries: bool) -> list[ExtraStage]:
         """Return the stages for the pipeline; without retries an attempt is what is subscribed."""
         inner = "breaker" if has_retries else "subscribe"
-        return [ExtraStage("record", CallTracing(self)), ExtraStage(inner, AttemptTracing(self))]
+        attempts = AttemptTracing(self, leaves_first=has_retries)
+        return [ExtraStage("record", CallTracing(self)), ExtraStage(inner, attempts)]
 
     # -- which calls
 
@@ -147,20 +150,26 @@ class Tracing:
             parent_id = "" if parent is None else parent.span_id
             self.sender.add(_make_span(call, SERVER, context, parent_id, began, attributes))
 
-    def observe(self, ended: CallEnded) -> None:
-        """Count how long a call took. A sink of calls."""
-        outcome = ended.outcome
-        if outcome.attempts == 1 and outcome.kind is RESULT and not ended.read_tool_error:
-            times = self._by_route.get(ended.route) or self._open(ended)
-            # By identity: what is answered from a record has a text of its own, and was not sent.
-            if times is not None and outcome.target is times.target:
-                seconds = ended.seconds
-                times.whole.append(seconds)
-                times.at_server.append(seconds - ended.routing_seconds)
-                if len(times.whole) >= _SETTLED:
-                    self._settle(times)
-                return
-        self._count_unusual(ended)
+    def _make_observe(self) -> CallSink:
+        """Return the sink of calls. A closure: what it needs of us is not looked up each time."""
+        by_route, open_times, settle = self._by_route, self._open, self._settle
+        count_unusual = self._count_unusual
+
+        def observe(ended: CallEnded) -> None:
+            outcome = ended.outcome
+            if outcome.attempts == 1 and outcome.kind is RESULT and not ended.read_tool_error:
+                times = by_route.get(ended.route) or open_times(ended)
+                # By identity: what is answered from a record has a text of its own, was not sent.
+                if times is not None and outcome.target is times.target:
+                    seconds, whole = ended.seconds, times.whole
+                    whole.append(seconds)
+                    times.at_server.append(seconds - ended.routing_seconds)
+                    if len(whole) >= _SETTLED:
+                        settle(times)
+                    return
+            count_unusual(ended)
+
+        return observe
 
     def _open(self, ended: CallEnded) -> _ToolTimes | None:
         """Begin to collect what calls of a tool take; None for what is no tool."""
@@ -195,7 +204,7 @@ class Tracing:
         """Return the durations of all calls and attempts as they are now."""
         for times in self._by_route.values():
             self._settle(times)
-        self._by_route = {}  # which also lets go of routes that nobody has any more
+        self._by_route.clear()  # which also lets go of routes that nobody has any more
         return [self._calls.copy(), self._attempts.copy()]
 
     # -- attempts
@@ -219,6 +228,26 @@ class Tracing:
             return outcome  # else its call is counted with it
 
         return attempt
+
+    def bind_later_attempt(self, following: Handler) -> Handler:
+        """Return the path around an attempt whose call says when its first attempt fails.
+
+        ``count_failed`` is told. A first attempt that succeeds is counted with its call.
+        """
+        measured = self.bind_attempt(following)
+
+        def attempt(call: Call) -> Awaitable[Outcome]:
+            if call.trace is None and not call.attempts and call.in_place_of is None:
+                return following(call)
+            return measured(call)
+
+        return attempt
+
+    def count_failed(self, call: Call, outcome: Outcome) -> None:
+        """Count the first attempt of a call, which has just failed."""
+        if call.trace is None and call.in_place_of is None:  # else it was measured
+            now = self._clock.now()
+            self._count_attempt(call, outcome, now - (call.sent_at or now))
 
     async def _trace_attempt(self, call: Call, following: Handler, above: TraceContext) -> Outcome:
         """Make the span of an attempt, and pass its context on to the server."""
@@ -256,8 +285,9 @@ class CallTracing:
 class AttemptTracing:
     """The stage around one attempt."""
 
-    def __init__(self, tracing: Tracing) -> None:
-        self.bind = tracing.bind_attempt
+    def __init__(self, tracing: Tracing, *, leaves_first: bool = False) -> None:
+        """``leaves_first`` says that ``Tracing.count_failed`` is told of failed first attempts."""
+        self.bind = tracing.bind_later_attempt if leaves_first else tracing.bind_attempt
 
 
 # -- contexts

@@ -45,13 +45,18 @@ class RetryCalls:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         settle: Callable[[Call, Outcome], None] | None = None,
+        note_failed: Callable[[Call, Outcome], None] | None = None,
     ) -> None:
-        """``settle`` takes in how an attempt ended whose permit is in the call (``breaker.py``)."""
+        """``settle`` takes in how an attempt ended whose permit is in the call (``breaker.py``).
+
+        ``note_failed`` is told when the first attempt of a call has failed.
+        """
         self._policy = policy
         self._facts = facts
         self._clock = clock
         self._chance = chance
         self._settle = settle
+        self._note_failed = note_failed
         self._budgets: dict[str, RetryBudget] = {}
 
     def bind(self, following: Handler) -> Handler:
@@ -84,6 +89,8 @@ class RetryCalls:
         self, call: Call, route: Route, following: Handler, outcome: Outcome, budget: RetryBudget
     ) -> Outcome:
         """Make further attempts while the last one failed and may be made again."""
+        if self._note_failed is not None:
+            self._note_failed(call, outcome)
         was_replayed = False
         failure = find_failure(outcome)
         while failure is not None:
