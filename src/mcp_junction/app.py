@@ -55,8 +55,8 @@ from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerSink, log_change
 from mcp_junction.upstream.events import log as telemetry
 from mcp_junction.upstream.factory import ServerFactory
+from mcp_junction.upstream.handshake import EVERYTHING_RELAYED, Hello
 from mcp_junction.upstream.headstart import Headstart
-from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
 from mcp_junction.upstream.outcome import SIGNED_OUT, Delivery, Outcome
 from mcp_junction.upstream.servers import ServerSet
 

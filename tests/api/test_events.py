@@ -180,14 +180,14 @@ async def test_a_reader_that_leaves_leaves_nothing_behind(served):
     async with reading(served) as response:
         assert response.status_code == 200
         assert len(served.context.streams) == 1
-    await until(lambda: not served.context.streams and not served.bus.is_read)
+    await until(lambda: not served.context.streams and not served.bus.has_readers)
 
 
 async def test_the_end_of_a_call_tells_in_whose_name_and_how_it_ended(served):
     await served.register()
     async with reading(served, params={"types": "call.completed"}) as response:
         reader = Reader(response)
-        await until(lambda: served.bus.is_read)
+        await until(lambda: served.bus.has_readers)
         await served.call("peer.echo")
         await served.call("peer.fail")
         good, bad = [(await reader.next())["data"]["data"] for _ in range(2)]
@@ -204,7 +204,7 @@ async def test_an_agent_reads_the_ends_of_its_own_calls_and_nothing_else(gateway
     await served.register()
     async with reading(served, "agent", headers={"last-event-id": "0"}) as response:
         reader = Reader(response)
-        await until(lambda: served.bus.is_read)
+        await until(lambda: served.bus.has_readers)
         await served.call("peer.fail")
         await served.client().post(SERVERS, json=registration("other", auto_connect=False))
         await served.bus.flush()

@@ -125,7 +125,7 @@ async def test_a_tool_outside_its_versions_is_disabled_with_a_warning(served, bo
     await box(served, tool("old", _meta={"version": "1.0.0"}), tool("new"))
     async with aclosing(served.bus.subscribe(types=["tools.flagged"])) as events:
         coming = asyncio.ensure_future(anext(events))
-        await until(lambda: served.bus.is_read)
+        await until(lambda: served.bus.has_readers)
         answer = await set_tool(served, "old", versions=[">=2,<3", "4.0"])
         assert answer.json()["versions"] == ">=2,<3 || 4.0"
         event = await asyncio.wait_for(coming, BOUND)
@@ -258,7 +258,7 @@ BROKEN = {"type": "object", "properties": {"limit": {"type": "number of things"}
 async def test_a_discovered_tool_with_an_invalid_schema_is_flagged_and_stays_listed(served, box):
     async with aclosing(served.bus.subscribe(types=["tools.flagged"])) as events:
         coming = asyncio.ensure_future(anext(events))
-        await until(lambda: served.bus.is_read)
+        await until(lambda: served.bus.has_readers)
         await box(served, tool("bad", inputSchema=BROKEN), tool("good"), pin="strict")
         event = await asyncio.wait_for(coming, BOUND)
     ((name, flags),) = event.data["flags"].items()

@@ -213,7 +213,7 @@ async def test_a_decision_is_audited_and_told_on_the_bus(box):
     digest = (await made.changes())["hash"]
     async with aclosing(made.served.bus.subscribe(types=["tools.changed"])) as events:
         coming = asyncio.ensure_future(anext(events))
-        await until(lambda: made.served.bus.is_read)
+        await until(lambda: made.served.bus.has_readers)
         await made.decide("block", digest)
         event = await asyncio.wait_for(coming, BOUND)
         assert (event.data["name"], event.data["blocked"]) == ("box", ["echo"])

@@ -16,7 +16,7 @@ async def test_a_delivery_that_was_given_up_is_seen_everywhere(gateway, capsys, 
     async with Receiver(410, 200) as receiver:
         served = await gateway(webhook_url=receiver.url, webhook_secret=SECRET)
         hook = served.junction.governance.webhook
-        await until(lambda: served.bus.is_read)
+        await until(lambda: served.bus.has_readers)
         served.bus.publish("call.escalated", {"id": "e1"})
         await until(lambda: hook.failed == 1)
         served.bus.publish("approval.decided", {"id": "a1"})
@@ -43,7 +43,7 @@ async def test_what_was_given_up_is_delivered_once_more_when_somebody_asks(
     async with Receiver(410, 200) as receiver:
         served = await gateway(webhook_url=receiver.url, webhook_secret=SECRET)
         hook = served.junction.governance.webhook
-        await until(lambda: served.bus.is_read)
+        await until(lambda: served.bus.has_readers)
         served.bus.publish("call.escalated", {"id": "e1"})
         await until(lambda: hook.failed == 1)
         (dead,) = (await served.client().get(PATH)).json()["dead"]

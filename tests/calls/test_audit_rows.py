@@ -55,7 +55,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.entries = []
-        self.record = self.record_short = self.entries.append
+        self.record = self.record_untrimmed = self.entries.append
 
 
 @pytest.fixture

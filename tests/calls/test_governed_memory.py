@@ -12,7 +12,7 @@ from tests.calls.world import BOUND
 
 from mcp_junction.calls.carried import Carried
 from mcp_junction.calls.stages.idempotency import RunOnce
-from mcp_junction.governance.claims import IdempotencyClaims
+from mcp_junction.governance.idempotency_claims import IdempotencyClaims
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.telemetry.bus import Bus

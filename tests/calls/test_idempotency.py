@@ -16,7 +16,7 @@ from mcp_junction.calls.methods import address
 from mcp_junction.calls.stages.idempotency import RunOnce, settle_resumed
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.governance.claims import IdempotencyClaims
+from mcp_junction.governance.idempotency_claims import IdempotencyClaims
 from mcp_junction.policy.decision import PolicyDecision
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import frames, names

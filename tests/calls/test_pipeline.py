@@ -29,7 +29,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.testing.fakes import FakeClock, MemorySink
 from mcp_junction.testing.link import FakeUpstream, greets, silence
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.hello import ConnectPolicy
+from mcp_junction.upstream.handshake import ConnectPolicy
 from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 

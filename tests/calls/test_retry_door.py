@@ -112,7 +112,7 @@ class Door:
         await self.world.clock.advance(1.2 if self.lost == "timeout" else 0)
         return await asyncio.wait_for(running, BOUND)
 
-    def record_short(self, row: CallRow) -> None:
+    def record_untrimmed(self, row: CallRow) -> None:
         self.rows.append(row)
 
 

@@ -18,7 +18,7 @@ from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.handshake import Greeting
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
 BOUND = 30.0

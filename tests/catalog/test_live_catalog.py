@@ -19,7 +19,7 @@ from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.handshake import Greeting
 from mcp_junction.upstream.outcome import Outcome
 
 BY_METHOD = {kind.list_method: kind for kind in ALL}

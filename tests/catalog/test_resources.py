@@ -13,7 +13,7 @@ from mcp_junction.catalog.scope import everything_at
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import STDIO, Pair
 from mcp_junction.testing.link import FakeUpstream
-from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.handshake import Greeting
 
 
 def offering(

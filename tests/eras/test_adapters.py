@@ -30,7 +30,7 @@ from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.testing.link import FakeUpstream, echo, silence
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import Greeting
+from mcp_junction.upstream.handshake import Greeting
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 QUESTION = "elicitation/create"

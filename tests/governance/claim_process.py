@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.governance.claims import IdempotencyClaims, KeptResult
+from mcp_junction.governance.idempotency_claims import IdempotencyClaims, KeptResult
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.resilience.idempotency import ClaimAction, ClaimEnd, ClaimKey
 from mcp_junction.store.store import open_store

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mcp_junction.governance.claims import ClaimVerdict, IdempotencyClaims, KeptResult
+from mcp_junction.governance.idempotency_claims import ClaimVerdict, IdempotencyClaims, KeptResult
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.resilience.idempotency import ClaimAction, ClaimEnd, ClaimKey
 

@@ -103,7 +103,7 @@ async def running(store, monkeypatch):
         async def start(url: str, **more):
             hook = Webhook(url, SECRET, bus, store.webhook_deliveries, SystemClock(), **more)
             tasks.append(asyncio.create_task(hook.run()))
-            await until(lambda: bus.is_read)
+            await until(lambda: bus.has_readers)
             return hook, bus
 
         yield start
@@ -262,7 +262,7 @@ async def test_a_restart_goes_on_with_what_was_not_accepted(store, monkeypatch):
     async with Receiver(500, 200) as receiver, Bus(store.events, "first") as bus:
         hook = Webhook(receiver.url, SECRET, bus, store.webhook_deliveries, SystemClock())
         running = asyncio.create_task(hook.run())
-        await until(lambda: bus.is_read)
+        await until(lambda: bus.has_readers)
         bus.publish("call.escalated", {"id": "e1"}, "s1")
         await receiver.wait(1)
         await until(lambda: [one.attempts for one in hook._under_way.values()] == [1])

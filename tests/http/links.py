@@ -16,7 +16,7 @@ from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, new_flight
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.handshake import Hello
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.http.sse_link import SseLink
 from mcp_junction.upstream.outcome import Outcome

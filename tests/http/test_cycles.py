@@ -10,7 +10,7 @@ from tests.plugin_http import Gateway, stdio_entry
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol.versions import Era
-from mcp_junction.upstream.hello import EVERYTHING_RELAYED
+from mcp_junction.upstream.handshake import EVERYTHING_RELAYED
 from mcp_junction.upstream.state import SERVING
 from mcp_junction.upstream.upstream import Upstream
 

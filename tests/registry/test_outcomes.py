@@ -34,7 +34,7 @@ async def test_a_tools_own_error_is_no_success_in_the_audit_and_on_the_bus(
     server.says = beside | says
     async with aclosing(run.bus.subscribe(types=["call.completed"])) as events:
         coming = asyncio.ensure_future(anext(events))
-        await until(lambda: run.bus.is_read)
+        await until(lambda: run.bus.has_readers)
         await run.call("box.echo")
         event = await asyncio.wait_for(coming, BOUND)
     (row,) = await run.rows(kind="call")

@@ -16,10 +16,10 @@ from mcp_junction.store.agents import AgentRecord
 from mcp_junction.store.approvals import ApprovalRecord
 from mcp_junction.store.call_metrics import CallMetricRecord
 from mcp_junction.store.circuits import CircuitRecord
-from mcp_junction.store.claims import ClaimRecord
 from mcp_junction.store.credentials import ClientRecord, CredentialRecord, LoginRecord
 from mcp_junction.store.database import migrations
 from mcp_junction.store.escalations import EscalationRecord
+from mcp_junction.store.idempotency_claims import ClaimRecord
 from mcp_junction.store.limits import WindowRecord
 from mcp_junction.store.records import KeyRecord, ServerRecord
 from mcp_junction.store.revoked_subjects import RevokedSubject

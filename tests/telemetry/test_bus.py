@@ -46,7 +46,7 @@ async def test_who_begins_now_hears_only_what_follows_and_only_what_it_wants(sto
         await bus.flush()
         async with aclosing(bus.subscribe(types=["b"])) as stream:
             waiting = asyncio.ensure_future(take(stream, 1))
-            await until(lambda: bus.is_read)
+            await until(lambda: bus.has_readers)
             bus.publish("a", {"n": 1})
             bus.publish("b", {"n": 2})
             (event,) = await waiting
@@ -83,7 +83,7 @@ async def test_what_passes_is_for_those_who_read_now_and_has_no_number(store):
         bus.publish_transient("call.completed", {"n": 0})
         async with aclosing(bus.subscribe()) as stream:
             waiting = asyncio.ensure_future(take(stream, 1))
-            await until(lambda: bus.is_read)
+            await until(lambda: bus.has_readers)
             for n in range(1, 3 * buses.TRANSIENT_MOST):
                 bus.publish_transient("call.completed", {"n": n})
             (event,) = await waiting

@@ -19,7 +19,7 @@ from mcp_junction.testing.link import (
 )
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightState, new_flight
-from mcp_junction.upstream.hello import ConnectPolicy
+from mcp_junction.upstream.handshake import ConnectPolicy
 from mcp_junction.upstream.link import Link, LinkEnd
 from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 from mcp_junction.upstream.state import ServerState

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_junction.testing import processes
-from mcp_junction.testing.trees import KINDS
+from mcp_junction.testing.stray_processes import KINDS
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_tree_starts_what_it_is_told_and_then_becomes_the_program(
 ) -> None:
     pids = tmp_path / "pids"
     spawn = [word for kind in KINDS for word in ("--spawn", kind)]
-    module = [sys.executable, "-m", "mcp_junction.testing.trees", "--pids", str(pids)]
+    module = [sys.executable, "-m", "mcp_junction.testing.stray_processes", "--pids", str(pids)]
     with start([*module, *spawn, "--", "cat"], mark) as child:
         processes.until(lambda: processes.look(child.pid).name == "cat", 10, "the program")
         started = dict(line.split() for line in pids.read_text().splitlines())

@@ -4,7 +4,7 @@ import pytest
 from msgspec import Raw
 
 from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND
-from mcp_junction.upstream.hello import askable_methods, question_refusal
+from mcp_junction.upstream.handshake import askable_methods, question_refusal
 
 FORM, URL = b'{"message":"name?"}', b'{"mode":"url","url":"https://x/","message":"sign"}'
 

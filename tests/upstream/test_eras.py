@@ -23,7 +23,7 @@ from mcp_junction.protocol.versions import Era
 from mcp_junction.testing.link import DeafInbox
 from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerListeners
 from mcp_junction.upstream.flight import new_flight
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.handshake import Hello
 from mcp_junction.upstream.link import add_own_envelope
 from mcp_junction.upstream.outcome import OutcomeKind
 from mcp_junction.upstream.state import ServerState

@@ -18,7 +18,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.events import ServerChanged
 from mcp_junction.upstream.extra_links import IDLE_AFTER, MAX_POOLED
 from mcp_junction.upstream.flight import new_flight
-from mcp_junction.upstream.hello import ConnectPolicy, Hello
+from mcp_junction.upstream.handshake import ConnectPolicy, Hello
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.upstream import Upstream

@@ -15,7 +15,7 @@ from mcp_junction.testing.link import DeafInbox, FakeUpstream, greets, listeners
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import ConnectPolicy
+from mcp_junction.upstream.handshake import ConnectPolicy
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 BOUND = 30.0

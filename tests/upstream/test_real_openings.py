@@ -12,7 +12,7 @@ from tests.upstream.test_eras import BOUND, behind, listed
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.protocol.versions import Era
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.handshake import Hello
 from mcp_junction.upstream.state import ServerState
 
 pytestmark = pytest.mark.peers

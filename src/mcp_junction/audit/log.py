@@ -103,9 +103,9 @@ class AuditLog:
         result = entry.result
         if result is not None and len(result) > LOOKED_AT:
             entry.result = result[:LOOKED_AT]  # the rest need not be kept alive
-        self.record_short(entry)
+        self.record_untrimmed(entry)
 
-    def record_short(self, entry: Recordable) -> None:
+    def record_untrimmed(self, entry: Recordable) -> None:
         """Do the same with something that keeps little alive until it is stored."""
         entries = self._entries
         if len(entries) >= self._most or self._loop is None:

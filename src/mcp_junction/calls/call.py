@@ -25,7 +25,7 @@ from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import DENIED, LOG_MESSAGE, SERVER_UNAVAILABLE, Era
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.handshake import Hello
 from mcp_junction.upstream.outcome import CALLER_DEADLINE, CANCELLATION, Delivery, Outcome
 from mcp_junction.upstream.upstream import Upstream
 

@@ -24,7 +24,7 @@ from mcp_junction.protocol.versions import HANDSHAKE, STATELESS
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.extra_links import MAX_POOLED
-from mcp_junction.upstream.hello import Hello
+from mcp_junction.upstream.handshake import Hello
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.upstream import Upstream

@@ -33,7 +33,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
-from mcp_junction.upstream.hello import question_refusal
+from mcp_junction.upstream.handshake import question_refusal
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 if TYPE_CHECKING:  # the stdio mode does without it

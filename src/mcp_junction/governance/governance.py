@@ -14,9 +14,9 @@ from mcp_junction.governance.admission import Admission
 from mcp_junction.governance.approvals import Approvals
 from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.circuits import Circuits
-from mcp_junction.governance.claims import IdempotencyClaims
 from mcp_junction.governance.door_grants import DoorGrants
 from mcp_junction.governance.escalations import Escalations
+from mcp_junction.governance.idempotency_claims import IdempotencyClaims
 from mcp_junction.governance.policy_sync import PolicySync
 from mcp_junction.governance.server_ids import ServerIds
 from mcp_junction.governance.tool_facts import ToolFactsCache

@@ -26,6 +26,8 @@ from mcp_junction.store.store import Store
 PREFIX: Final = "jct"
 BLIND_AFTER: Final = 5.0
 """Seconds without the store after which no key is accepted."""
+_LOOK_AGAIN: Final = 0.1
+"""Seconds between two looks for unknown keys."""
 _BEARER: Final = b"bearer "
 _PREFIX: Final = PREFIX.encode()
 _NOBODY: Final = bytes(32)
@@ -57,6 +59,8 @@ class KeyRing:
         """Verifies access tokens, where there is an issuer of them."""
         self._read_at = now()
         """When the keys were last read from the store."""
+        self._looked_at = -_LOOK_AGAIN
+        """When an unknown key was last looked for."""
 
     @classmethod
     async def open(cls, store: Store) -> KeyRing:
@@ -92,13 +96,28 @@ class KeyRing:
         return found.principal
 
     async def verify(self, authorization: bytes) -> Principal | None:
-        """Verify an access token; ``principal`` knows it then. None where none is accepted.
+        """Verify an access token, or look for a key that was made a moment ago.
 
-        Raises TokenRefused and IssuerUnavailable.
+        ``principal`` knows it then. None where neither is accepted. Raises TokenRefused and
+        IssuerUnavailable.
         """
-        if self.tokens is None or self.is_blind:
+        if self.is_blind:
             return None
+        found = None
+        if authorization[7:].startswith(_PREFIX + b"_"):
+            found = await self._find_new_key(authorization)
+        if found is not None or self.tokens is None:
+            return found
         return await self.tokens.verify(authorization)
+
+    async def _find_new_key(self, authorization: bytes) -> Principal | None:
+        """Read the keys again, unless that was done just now, and look once more."""
+        now = self._now()
+        if now - self._looked_at < _LOOK_AGAIN:  # whoever guesses keys does not load the store
+            return None
+        self._looked_at = now
+        await self.refresh()
+        return self.principal(authorization)
 
     @property
     def has_any(self) -> bool:

@@ -239,7 +239,7 @@ class ServerLifecycle:
         """Count a call for the health of its server, and announce it to those who read the bus."""
         if self._context.is_open:
             self._watch.observe_call(ended)
-            if self._context.bus.is_read:
+            if self._context.bus.has_readers:
                 self._announce_call(ended)
 
     def _announce_call(self, ended: CallEnded) -> None:

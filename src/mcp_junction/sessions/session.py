@@ -25,7 +25,7 @@ from mcp_junction.protocol.versions import (
     Era,
 )
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.hello import (
+from mcp_junction.upstream.handshake import (
     RELAYED_CAPABILITIES,
     Hello,
     askable_methods,

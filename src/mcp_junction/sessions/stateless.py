@@ -25,7 +25,7 @@ from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, SUBSCRIPTION_KEY, Era
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.hello import RELAYED_CAPABILITIES, Hello, askable_methods
+from mcp_junction.upstream.handshake import RELAYED_CAPABILITIES, Hello, askable_methods
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 from mcp_junction.upstream.upstream import Upstream
 

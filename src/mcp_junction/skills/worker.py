@@ -22,7 +22,7 @@ from mcp_junction.errors import ModelUnavailable
 from mcp_junction.search.ranking import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
-from mcp_junction.skills.jobs import (
+from mcp_junction.skills.worker_messages import (
     HEAD,
     Answer,
     Average,

@@ -15,7 +15,8 @@ import sys
 from typing import Final
 
 from mcp_junction.memory import return_free_memory_now
-from mcp_junction.skills.jobs import (
+from mcp_junction.skills.offline import LocalModel
+from mcp_junction.skills.worker_messages import (
     HEAD,
     Answer,
     Average,
@@ -32,7 +33,6 @@ from mcp_junction.skills.jobs import (
     encode_frame,
     frame_size,
 )
-from mcp_junction.skills.offline import LocalModel
 
 _SET_PDEATHSIG, _SET_DUMPABLE = 1, 4
 _LARGE: Final = 256 * 1024

@@ -13,7 +13,6 @@ from mcp_junction.store.approvals import ApprovalTable
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.call_metrics import CallMetricTable
 from mcp_junction.store.circuits import CircuitTable
-from mcp_junction.store.claims import ClaimTable
 from mcp_junction.store.credentials import CredentialTables
 from mcp_junction.store.database import (
     PATIENCE,
@@ -27,6 +26,7 @@ from mcp_junction.store.database import (
 )
 from mcp_junction.store.escalations import EscalationTable
 from mcp_junction.store.events import KEPT, Events
+from mcp_junction.store.idempotency_claims import ClaimTable
 from mcp_junction.store.keys import KeyTable
 from mcp_junction.store.limits import LimitTable
 from mcp_junction.store.policy import PolicyTables

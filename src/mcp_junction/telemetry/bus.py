@@ -70,7 +70,7 @@ class Bus:
                 reader.offer(event)
 
     @property
-    def is_read(self) -> bool:
+    def has_readers(self) -> bool:
         """Whether there are readers now."""
         return bool(self._readers)
 

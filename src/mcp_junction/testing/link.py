@@ -29,7 +29,7 @@ from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.events import Inbox, ServerListeners, ServerSink
 from mcp_junction.upstream.flight import Flight, FlightState
-from mcp_junction.upstream.hello import ConnectPolicy, Hello
+from mcp_junction.upstream.handshake import ConnectPolicy, Hello
 from mcp_junction.upstream.link import Link, LinkEnd
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.state import ServerState

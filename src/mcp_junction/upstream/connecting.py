@@ -17,7 +17,7 @@ from mcp_junction.errors import EraError, Phase, ServerError, circular_error
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import wait_for_any, wait_unless
-from mcp_junction.upstream.hello import ConnectPolicy, Greeting, Hello
+from mcp_junction.upstream.handshake import ConnectPolicy, Greeting, Hello
 from mcp_junction.upstream.link import Link, add_cause, find_cause
 from mcp_junction.upstream.negotiation import ServerQuirks
 

@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.errors import EraError
 from mcp_junction.protocol.versions import Era
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.hello import EVERYTHING_RELAYED, Hello
+from mcp_junction.upstream.handshake import EVERYTHING_RELAYED, Hello
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.upstream import Upstream

@@ -20,8 +20,8 @@ from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import Supervision, resolve
 from mcp_junction.upstream.child_env import child_env
 from mcp_junction.upstream.events import ServerListeners
+from mcp_junction.upstream.handshake import ConnectPolicy, Hello
 from mcp_junction.upstream.headstart import Headstart
-from mcp_junction.upstream.hello import ConnectPolicy, Hello
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.stdio import ReadBudget, StdioLink
 from mcp_junction.upstream.upstream import Upstream

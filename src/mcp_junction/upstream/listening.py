@@ -32,7 +32,7 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import TaskScope, resolve, wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
-from mcp_junction.upstream.hello import ConnectPolicy, Greeting
+from mcp_junction.upstream.handshake import ConnectPolicy, Greeting
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 

@@ -24,7 +24,7 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.tasks import wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, new_flight
-from mcp_junction.upstream.hello import (
+from mcp_junction.upstream.handshake import (
     ConnectPolicy,
     Greeting,
     Hello,

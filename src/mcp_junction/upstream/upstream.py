@@ -26,7 +26,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.connecting import Connector, Gate, explain_end, report_failure
 from mcp_junction.upstream.events import ServerChange, ServerChanged, ServerListeners
 from mcp_junction.upstream.extra_links import ExtraLinks
-from mcp_junction.upstream.hello import ConnectPolicy, Greeting, Hello, own_meta
+from mcp_junction.upstream.handshake import ConnectPolicy, Greeting, Hello, own_meta
 from mcp_junction.upstream.link import Link, send_own_request
 from mcp_junction.upstream.listening import ServerListen
 from mcp_junction.upstream.negotiation import ServerQuirks

@@ -55,7 +55,7 @@ class CallAudit:
             and outcome.target == route.canonical
             and ended.correlation_id
         ):  # as nearly always
-            self._log.record_short(CallRow(ended, time(), outcome.payload))
+            self._log.record_untrimmed(CallRow(ended, time(), outcome.payload))
             return
         if denial is not None and not outcome.attempts and ended.intent is None:
             self._log.denials.add(_describe_denial(ended, denial))

@@ -30,7 +30,7 @@ class Forward:
         route = call.route
         assert route is not None, "resolve comes first"
         if call.ended_by is not None:  # between two attempts: there is no further one
-            return _return(call.ended_by.counted(call.attempts, route.canonical))
+            return _as_awaitable(call.ended_by.counted(call.attempts, route.canonical))
         upstream = route.upstream
         link: Link | None = upstream.link
         if link is not None:
@@ -69,5 +69,5 @@ class Forward:
             self._deadlines.end(attempt)
 
 
-async def _return(outcome: Outcome) -> Outcome:
+async def _as_awaitable(outcome: Outcome) -> Outcome:
     return outcome

@@ -1,8 +1,8 @@
 """RunOnce: a call with an idempotency key runs once; its repetitions get the same answer.
 
-Claims are ``governance/claims.py``. A key is bound to the arguments that are sent. What is kept has
-no envelope of an era: the listener adds it. A call that is resumed has its claim already, which is
-settled where it is resumed (``eras/resume.py``).
+Claims are ``governance/idempotency_claims.py``. A key is bound to the arguments that are sent. What
+is kept has no envelope of an era: the listener adds it. A call that is resumed has its claim
+already, which is settled where it is resumed (``eras/resume.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.failures import may_have_run, was_answered
 from mcp_junction.errors import ArgumentsError, StoreError
-from mcp_junction.governance.claims import ClaimVerdict, IdempotencyClaims, KeptResult
+from mcp_junction.governance.idempotency_claims import ClaimVerdict, IdempotencyClaims, KeptResult
 from mcp_junction.policy.arguments import INLINE, Arguments, read_arguments
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol import envelope

@@ -229,7 +229,7 @@ class BrokenTable:
 async def test_without_the_store_nothing_is_claimed_and_what_ended_is_stored_later(
     store, opener, monkeypatch
 ):
-    monkeypatch.setattr("mcp_junction.governance.claims._RETRY", 0.01)
+    monkeypatch.setattr("mcp_junction.governance.idempotency_claims._RETRY", 0.01)
     store.claims = broken = BrokenTable(store.claims)
     log = await opener.log(store)
     first = Claimant(store, log.writer)

@@ -6,7 +6,7 @@ import pytest
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol.versions import LATEST_HANDSHAKE, Era
-from mcp_junction.upstream.hello import Greeting, Hello, read_discovery, read_greeting
+from mcp_junction.upstream.handshake import Greeting, Hello, read_discovery, read_greeting
 
 
 @pytest.mark.req("J-HANDSHAKE")
