@@ -112,7 +112,7 @@ class Service:
             self._registry,
             StatelessFront(self._stateless, self._calls),
             guard_for(host, settings),
-            Door(self._keys, settings.name),
+            Door(self._keys, settings.name, self.refresh_keys),
             self._calls,
             settings.max_body_bytes,
             rest.front if rest is not None else None,

@@ -1,11 +1,13 @@
 """Every route, in every role, from every Host and Origin: nothing is reached without right."""
 
 import pytest
+from tests.keyring import grant_all
 from tests.plugin_rest import CALL, ROLES, SERVERS, registration
 
 from mcp_junction.api.app import make_app
 from mcp_junction.api.errors import MCP_TYPES, is_mcp_path
 from mcp_junction.api.rights import ANYONE, PUBLIC, RIGHTS, Right, rights_needed
+from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
 from mcp_junction.web.describing import path_format
 from mcp_junction.web.routing import get
@@ -202,3 +204,21 @@ async def test_without_a_key_an_endpoint_answers_as_one_that_is_not_there(gatewa
     assert [answer.status_code for answer in answers] == [401] * 3
     assert len({(answer.text, answer.headers["www-authenticate"]) for answer in answers}) == 1
     assert (await served.client().post("/mcp/nothing", json=hello)).status_code == 404
+
+
+@pytest.mark.parametrize("address", ["/api/v1/mcp/tools", "/mcp"])
+async def test_a_key_can_be_used_at_once_with_what_it_was_granted(opener, served, address):
+    """Made by a command beside the service, as the guide tells people to do."""
+    await served.register("peer")
+    store = await opener()
+    await grant_all(store, "fresh", "echo")
+    _, served.keys["fresh"] = await (await KeyRing.open(store)).create(Role.AGENT, "fresh", "test")
+    client = served.client("fresh")
+    if address == "/mcp":
+        hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
+        accept = {"accept": "application/json, text/event-stream"}
+        answer = await client.post(address, json=hello, headers=accept)
+        assert answer.status_code == 200, answer.text
+    else:
+        answer = await client.get(address)
+        assert [tool["tool_name"] for tool in answer.json()] == ["echo"], answer.text

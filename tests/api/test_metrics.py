@@ -191,7 +191,7 @@ async def test_it_waits_for_no_routes_and_is_there_while_junction_ends():
     async def send(message):
         sent.append(message)
 
-    front = RestFront(AnyKey(), make, lambda: b"x 1\n", [].append)
+    front = RestFront(AnyKey(), make, lambda: b"x 1\n", [].append, AnyKey().refresh)
     front.drain()
     scope = {"path": METRICS, "raw_path": METRICS.encode(), "method": "GET"}
     await front({**scope, "headers": [(b"authorization", b"Bearer x")]}, None, send)

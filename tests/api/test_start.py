@@ -45,6 +45,9 @@ class AnyKey:
 
     is_blind = False
 
+    async def refresh(self) -> None:
+        """Nothing is ever unknown."""
+
     def principal(self, authorization: bytes) -> Principal:
         return Principal("ann", Role.ADMIN)
 
@@ -58,7 +61,7 @@ async def test_a_request_before_the_routes_are_loaded_is_asked_to_come_again():
     async def send(message):
         sent.append(message)
 
-    front = RestFront(AnyKey(), lambda: app, bytes, [].append)
+    front = RestFront(AnyKey(), lambda: app, bytes, [].append, AnyKey().refresh)
     scope = {"path": "/api/v1/x", "raw_path": b"/api/v1/x", "method": "GET", "headers": []}
     scope["headers"] = [(b"authorization", b"Bearer x")]
     await front(scope, None, send)

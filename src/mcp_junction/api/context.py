@@ -65,7 +65,9 @@ class ApiContext:
         self.streams = EventStreams(
             bus, store.events, self._tasks, keys.is_in_force, junction.quotas
         )
-        self.front = RestFront(keys, self._make, registry.metrics, self.denials.add)
+        self.front = RestFront(
+            keys, self._make, registry.metrics, self.denials.add, lambda: self.refresh_keys()
+        )
         self._keys = keys
         self._policies = self._make_policies(bus)
         self.has_owner: Callable[[], bool] = lambda: False

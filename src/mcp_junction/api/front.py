@@ -46,6 +46,10 @@ class KeyCheck(Protocol):
 
     def principal(self, authorization: bytes) -> Principal | None: ...
 
+    def may_be_new(self, authorization: bytes) -> bool:
+        """Whether an unknown key may have been made since the keys were read."""
+        ...
+
     async def verify(self, authorization: bytes) -> Principal | None:
         """Verify an access token. Raises TokenRefused, IssuerUnavailable."""
         ...
@@ -65,8 +69,11 @@ class RestFront:
         make: Callable[[], App],
         metrics: Callable[[], bytes],
         deny: Callable[[Denial], None],
+        refresh: Callable[[], Awaitable[object]],
     ) -> None:
+        """``refresh`` reads keys and grants again."""
         self._keys = keys
+        self._refresh = refresh
         self._deny = deny
         self._make = make
         self._metrics = metrics
@@ -145,7 +152,7 @@ class RestFront:
     async def _verify(self, given: list[bytes], path: str) -> Principal:
         """Verify an access token. Raises RequestError."""
         try:
-            principal = await self._keys.verify(given[0]) if len(given) == 1 else None
+            principal = await self._verify_alone(given[0]) if len(given) == 1 else None
         except TokenRefused as refused:
             raise self._unauthenticated(path, refused) from None
         except IssuerUnavailable as error:
@@ -154,6 +161,14 @@ class RestFront:
         if principal is None:
             raise self._unauthenticated(path)
         return principal
+
+    async def _verify_alone(self, authorization: bytes) -> Principal | None:
+        if self._keys.may_be_new(authorization):
+            await self._refresh()
+            principal = self._keys.principal(authorization)
+            if principal is not None:
+                return principal
+        return await self._keys.verify(authorization)
 
     def _unauthenticated(self, path: str, refused: TokenRefused | None = None) -> RequestError:
         told = {"www-authenticate": make_challenge(self._keys.tokens, path, refused)}

@@ -6,7 +6,7 @@ The ``WWW-Authenticate`` header (RFC 6750) and the metadata of our endpoints as 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 from urllib.parse import quote
 
@@ -25,17 +25,24 @@ _MCP: Final = "/mcp"
 class Door:
     """What the listener asks about requests that no key lets in."""
 
-    def __init__(self, keys: KeyRing, name: str) -> None:
+    def __init__(self, keys: KeyRing, name: str, refresh: Callable[[], Awaitable[object]]) -> None:
+        """``refresh`` reads keys and grants again."""
         self._keys = keys
         self._name = name
+        self._refresh = refresh
 
     async def verify(self, headers: dict[bytes, bytes]) -> TokenRefused | None:
         """Verify the access token of a request; return why not, if it is not good.
 
-        Once it is verified, the KeyRing knows its principal. Raises IssuerUnavailable.
+        Once it is verified, the KeyRing knows its principal; so it does that of a key that was
+        made a moment ago. Raises IssuerUnavailable.
         """
         try:
             if authorization := headers.get(b"authorization"):
+                if self._keys.may_be_new(authorization):
+                    await self._refresh()
+                    if self._keys.principal(authorization) is not None:
+                        return None
                 await self._keys.verify(authorization)
         except TokenRefused as refused:
             return refused

@@ -96,28 +96,24 @@ class KeyRing:
         return found.principal
 
     async def verify(self, authorization: bytes) -> Principal | None:
-        """Verify an access token, or look for a key that was made a moment ago.
+        """Verify an access token; ``principal`` knows it then. None where none is accepted.
 
-        ``principal`` knows it then. None where neither is accepted. Raises TokenRefused and
-        IssuerUnavailable.
+        Raises TokenRefused and IssuerUnavailable.
         """
-        if self.is_blind:
+        if self.tokens is None or self.is_blind:
             return None
-        found = None
-        if authorization[7:].startswith(_PREFIX + b"_"):
-            found = await self._find_new_key(authorization)
-        if found is not None or self.tokens is None:
-            return found
         return await self.tokens.verify(authorization)
 
-    async def _find_new_key(self, authorization: bytes) -> Principal | None:
-        """Read the keys again, unless that was done just now, and look once more."""
+    def may_be_new(self, authorization: bytes) -> bool:
+        """Whether an unknown key may have been made since the keys were read: then read them again.
+
+        Said of any key at most ten times a second, so that guessing keys does not load the store.
+        """
         now = self._now()
-        if now - self._looked_at < _LOOK_AGAIN:  # whoever guesses keys does not load the store
-            return None
+        if now - self._looked_at < _LOOK_AGAIN or not authorization[7:].startswith(_PREFIX + b"_"):
+            return False
         self._looked_at = now
-        await self.refresh()
-        return self.principal(authorization)
+        return True
 
     @property
     def has_any(self) -> bool:
