@@ -177,6 +177,8 @@ class SemanticIndex:
         return any(feed.texts for feed in self._feeds)
 
     async def _work(self) -> None:
+        if not self._is_warm and len(self._tools) >= WARM_FROM:
+            self._tasks.spawn(self._start_process())  # while the first vectors are made
         while self._is_behind:
             try:
                 for feed in self._feeds:
@@ -271,8 +273,15 @@ class SemanticIndex:
         job = await self._state.prepare(request)
         return await self._process.rank(msgspec.structs.replace(job, **more))
 
+    async def _start_process(self) -> None:
+        """Have the process that ranks load what it needs."""
+        try:
+            await self._process.embed([""])
+        except ModelUnavailable as error:
+            log.info("the process that ranks is started by a search: %s", error)
+
     async def _warm_up(self) -> None:
-        """Start the process that ranks, when there are many tools for the first time.
+        """Give the process that ranks its vectors, when there are many tools for the first time.
 
         Not again for each change: it ends when nobody searches.
         """
