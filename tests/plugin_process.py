@@ -10,9 +10,10 @@ each 0.2 s and makes it half as fast. Where the program itself is the subject, o
 seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
 and of those folders: what others run is not in it. Nor is this process traced meanwhile, where it
 is hardly more than a client, nor where generated examples run the same lines a hundred times over:
-tracing takes nearly as long as the tests. Of a test of whole gateways, or of programs, that has
-parameters, only the first case is traced, on SQLite. All workers import everything to collect the
-tests, and the first alone is traced meanwhile.
+tracing takes nearly as long as the tests. Of a test of programs that has parameters, only the first
+case is traced, on SQLite. Tests of whole gateways run the same lines again and again: of each file
+every third is traced, in its first case, unless ``TRACE=all`` (`make coverage`). All workers import
+everything to collect the tests, and the first alone is traced meanwhile.
 """
 
 import asyncio
@@ -22,7 +23,9 @@ import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 import coverage
 import pytest
@@ -32,7 +35,10 @@ _CLIENTS = {"cli", "conformance", "demo", "faults", "faults_http", "journeys", "
 _CLIENTS |= {"journeys_http", "peers"}
 """Folders whose tests talk to programs, or only put a load on what other tests cover."""
 _GATEWAYS = {"api", "credentials", "http", "invisible", "memory", "registry"}
-"""Folders whose tests compose gateways, and run the same lines with each parameter."""
+"""Folders whose tests compose gateways, and run the same lines again and again."""
+_ONE_OF: Final = 1 if os.environ.get("TRACE") == "all" else 3
+_KNOWN: set[tuple[Path, str]] = set()
+"""The tests of gateways that are not traced."""
 _PROGRAMS = {"cli", "demo"}
 """Folders whose programs are traced, likewise."""
 _LONG = {"conformance"}
@@ -66,6 +72,13 @@ def _finish(finalizer: Callable[[], object]) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = dict.fromkeys(
+        (item.path, item.originalname)
+        for item in items
+        if item.path.parent.name in _GATEWAYS and isinstance(item, pytest.Function)
+    )
+    for _, of_file in groupby(tests, key=lambda test: test[0]):
+        _KNOWN.update(test for place, test in enumerate(of_file) if place % _ONE_OF)
     items.sort(key=lambda item: item.path.parent.name not in _LONG)
 
 
@@ -109,6 +122,7 @@ def _is_repeated(item: pytest.Item) -> bool:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     folder = item.path.parent.name
     is_known = folder in _GATEWAYS and _is_repeated(item)
+    is_known |= (item.path, getattr(item, "originalname", "")) in _KNOWN
     with _untraced(is_so=folder in _CLIENTS or _is_bulk(item) or is_known):
         return (yield)
 
