@@ -29,6 +29,6 @@ def resident() -> int:
 async def test_elsewhere_nothing_is_done(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setitem(sys.modules, "ctypes", None)  # importing it would fail
-    memory.share_free_memory()
+    memory.tune_allocator()
     async with asyncio.timeout(10):
         await memory.return_free_memory()

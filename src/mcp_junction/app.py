@@ -167,7 +167,7 @@ class Junction:
         sinks = [self.live_catalog.follow, self._on_servers_changed, self.messages.follow, *others]
         if telemetry.isEnabledFor(logging.DEBUG):
             sinks.append(log_change)
-        steps = self.live_catalog.discover, self.messages.remind
+        steps = self.live_catalog.discover, self.messages.restore_server_state
         return ServerSet(self._factory.make, sinks, steps, self.messages, self.tasks.supervision)
 
     def _make_handlers(

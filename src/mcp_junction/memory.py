@@ -32,7 +32,7 @@ def return_free_memory_now() -> None:
         trim(0)
 
 
-def share_free_memory() -> None:
+def tune_allocator() -> None:
     """Have all threads share what is free, in two parts, and keep some of it for the next need.
 
     Called before there are any threads.

@@ -12,7 +12,7 @@ from mcp_junction.config.auth import ServerAuth
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials import source as sources
 from mcp_junction.credentials.flow import OAuthFlow
-from mcp_junction.credentials.sign_ins import is_own_redirect
+from mcp_junction.credentials.sign_ins import is_loopback_redirect
 from mcp_junction.credentials.source import AuthState
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.challenges import BearerChallenge
@@ -130,7 +130,7 @@ async def test_an_agents_sign_in_does_not_show_the_operators_secret_to_another_i
     ],
 )
 def test_a_redirect_that_can_be_read_as_another_machine_is_refused(redirect):
-    assert not is_own_redirect(redirect)
+    assert not is_loopback_redirect(redirect)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_redirect_that_can_be_read_as_another_machine_is_refused(redirect):
     ],
 )
 def test_a_redirect_to_this_machine_is_taken(redirect):
-    assert is_own_redirect(redirect)
+    assert is_loopback_redirect(redirect)
 
 
 async def test_an_agent_gets_no_code_by_a_redirect_that_a_browser_reads_otherwise(served, issuer):

@@ -25,9 +25,9 @@ from mcp_junction.oauth.registration import (
     ClientKind,
     OAuthClient,
     authenticate,
+    choose_auth_method,
     choose_kind,
     client_metadata,
-    method_to_ask_for,
     read_registered,
     registered_client,
 )
@@ -302,7 +302,7 @@ def test_what_is_no_code_of_an_error_is_not_repeated():
 )
 def test_the_method_is_one_that_the_issuer_offers(offered, asked, with_secret):
     found = IssuerMetadata("i", "t", auth_methods=offered)
-    assert method_to_ask_for(found) == asked
+    assert choose_auth_method(found) == asked
     assert registered_client("c", "s", "", found).method == with_secret
     assert registered_client("c", "", "", found).method == NONE
 

@@ -356,7 +356,7 @@ def test_a_name_that_is_taken_is_given_to_nobody(spelling):
 
 @pytest.mark.parametrize("key", ["files", "my.files", "a b", "ä"])
 def test_a_name_begins_as_those_of_its_server_do(key):
-    begins = names.beginnings(key)
+    begins = names.name_prefixes(key)
     for spelling in (names.STDIO, names.PLATFORM, names.STRICT):
         assert spelling.spell(Pair(key, "read")).startswith(begins)
     assert not "other:read".startswith(begins)

@@ -134,7 +134,7 @@ async def test_a_broken_endpoint_leaves_tools_searchable_by_meaning(endpoint, mo
 def test_what_is_set_has_to_suffice(tmp_path, monkeypatch):
     from mcp_junction.search import minilm
 
-    monkeypatch.setattr(minilm, "find_wheel", lambda: None)
+    monkeypatch.setattr(minilm, "find_weights", lambda: None)
     for provider in ("openai", "minilm"):
         with pytest.raises(UsageError, match=provider):
             choose_model(Settings(embedding_provider=provider), tmp_path, None, None)

@@ -107,7 +107,7 @@ def test_vectors_are_those_of_a_plain_computation_alone_and_in_batches(tmp_path,
     made = tensors()
     safetensors(tmp_path / "model.safetensors", made)
     convert(tmp_path / "model.safetensors", tmp_path / "models" / "weights.npz")
-    monkeypatch.setattr(minilm, "find_wheel", lambda: None)  # the converted file is all it takes
+    monkeypatch.setattr(minilm, "find_weights", lambda: None)  # the converted file is all it takes
     model = MiniLm.load(tmp_path / "models" / "weights.npz")
     texts = ["send an email", "weather", "a much longer text than the others " * 2]
     found = model.embed(texts)
@@ -119,7 +119,7 @@ def test_vectors_are_those_of_a_plain_computation_alone_and_in_batches(tmp_path,
 
 
 def test_without_weights_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(minilm, "find_wheel", lambda: None)
+    monkeypatch.setattr(minilm, "find_weights", lambda: None)
     with pytest.raises(FileNotFoundError, match=r"mcp-junction\[semantic\]"):
         MiniLm.load(tmp_path / "none.npz")
 
@@ -129,6 +129,6 @@ def test_the_wheel_is_found_without_being_imported(tmp_path, monkeypatch):
     (package / "model").mkdir(parents=True)
     (package / "__init__.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert minilm.find_wheel() is None
+    assert minilm.find_weights() is None
     (package / "model" / "model.safetensors").write_bytes(b"")
-    assert minilm.find_wheel() == package / "model" / "model.safetensors"
+    assert minilm.find_weights() == package / "model" / "model.safetensors"

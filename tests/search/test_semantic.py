@@ -9,7 +9,7 @@ from tests.search.tools import tool
 from mcp_junction.errors import ModelUnavailable, StoreUnavailable
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.finder import Finder
-from mcp_junction.search.held import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
+from mcp_junction.search.ranker_cache import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
 from mcp_junction.search.ranking import HIERARCHICAL, SEMANTIC, SkillGroup
 from mcp_junction.search.semantic import WARM_FROM, SemanticIndex
 from mcp_junction.search.texts import split_clauses, tool_text

@@ -23,7 +23,7 @@ from mcp_junction.api.routes import (
     Limit,
     caller,
     mcp_error_responses,
-    plain_array,
+    page_as_array,
     read_model,
     route_options,
 )
@@ -66,7 +66,7 @@ async def list_agents(
     request: AnyRequest, context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Response[list[Agent]]:
     agents = await context.policies.agents()
-    items, headers = plain_array(request, agents, _by_id, limit, cursor)
+    items, headers = page_as_array(request, agents, _by_id, limit, cursor)
     shown = [agent_model(one, _count_grants(context, one)) for one in items]
     return Response(shown, headers=headers)
 

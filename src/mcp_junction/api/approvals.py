@@ -20,12 +20,12 @@ from mcp_junction.api.routes import (
     Cursor,
     Limit,
     caller,
+    decode_time_cursor,
+    encode_time_cursor,
     link_next,
     mcp_error_responses,
     read_model,
-    read_place,
     route_options,
-    write_place,
 )
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.approvals import Approvals
@@ -96,10 +96,10 @@ async def list_approvals(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Response[list[Approval]]:
-    asked = ApprovalQuery(time.time(), pending, read_place(cursor), limit + 1)
+    asked = ApprovalQuery(time.time(), pending, decode_time_cursor(cursor), limit + 1)
     found = await _approvals(context).table.read(asked)
     last = found[limit - 1] if len(found) > limit else None
-    more = None if last is None else write_place(last.requested_at, last.id)
+    more = None if last is None else encode_time_cursor(last.requested_at, last.id)
     shown = [_show(context, record) for record in found[:limit]]
     return Response(shown, headers=link_next(request, more))
 

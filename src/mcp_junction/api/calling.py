@@ -20,7 +20,7 @@ from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.policy.principal import Principal
-from mcp_junction.protocol.names import Pair, beginnings
+from mcp_junction.protocol.names import Pair, name_prefixes
 from mcp_junction.protocol.versions import DENIED, LATEST_HANDSHAKE
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
@@ -146,7 +146,7 @@ class RestCalls:
         for key, upstream in self._junction.servers.items():
             if upstream.settled.is_set() or upstream.is_shut:
                 continue
-            is_meant = key == server if server is not None else name.startswith(beginnings(key))
+            is_meant = key == server if server is not None else name.startswith(name_prefixes(key))
             if is_meant and has_server(scope, key) and not self._is_listed(call):
                 limit = min(_CONNECT_WAIT, self._timeout or _CONNECT_WAIT)
                 try:

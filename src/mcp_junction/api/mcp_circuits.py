@@ -18,7 +18,7 @@ from mcp_junction.api.routes import (
     Limit,
     caller,
     mcp_error_responses,
-    plain_array,
+    page_as_array,
     read_model,
     route_options,
 )
@@ -90,7 +90,7 @@ async def list_circuits(
 ) -> Response[list[CircuitBreakerMetrics]]:
     wanted = None if server_id is None else context.registry.find(server_id).id
     shown = _show(context, _circuits(context).breakers.rows(wanted, tool_name))
-    found, headers = plain_array(request, shown, _key, limit, cursor)
+    found, headers = page_as_array(request, shown, _key, limit, cursor)
     return Response(list(found), headers=headers)
 
 

@@ -17,12 +17,12 @@ from mcp_junction.api.routes import (
     Cursor,
     Limit,
     caller,
+    decode_time_cursor,
+    encode_time_cursor,
     link_next,
     mcp_error_responses,
     read_model,
-    read_place,
     route_options,
-    write_place,
 )
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.escalations import Escalations
@@ -100,13 +100,13 @@ async def list_escalations(
         agent_id,
         None if server_id is None else _find_server(context, principal, server_id),
         None if acknowledged is None else not acknowledged,
-        read_place(cursor),
+        decode_time_cursor(cursor),
         limit + 1,
     )
     found = await _escalations(context).read(asked)
     found = [record for record in found if record.first_at >= beginning]
     last = found[limit - 1] if len(found) > limit else None
-    more = None if last is None else write_place(last.first_at, last.id)
+    more = None if last is None else encode_time_cursor(last.first_at, last.id)
     names = _names(context)
     shown = [_show(names, record) for record in found[:limit]]
     return Response(shown, headers=link_next(request, more))

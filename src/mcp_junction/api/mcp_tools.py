@@ -19,7 +19,7 @@ from mcp_junction.api.routes import (
     Limit,
     caller,
     mcp_error_responses,
-    plain_array,
+    page_as_array,
     read_body,
     route_options,
     to_model,
@@ -180,7 +180,7 @@ async def list_mcp_tools(
 ) -> Response[list[MCPTool]]:
     principal = caller(request)
     tools = await _list_visible(context, principal, server_id, enabled_only=enabled_only)
-    found, headers = plain_array(request, tools, _by_name, limit, cursor)
+    found, headers = page_as_array(request, tools, _by_name, limit, cursor)
     return Response(show_tools(context, principal, found), headers=headers)
 
 

@@ -27,7 +27,7 @@ from mcp_junction.api.routes import (
     Limit,
     caller,
     mcp_error_responses,
-    plain_array,
+    page_as_array,
     read_model,
     route_options,
 )
@@ -193,7 +193,7 @@ def _show(
     request: AnyRequest, context: Context, grants: list[Grant], limit: int, cursor: str | None
 ) -> Response[list[PolicyGrant]]:
     grants.sort(key=_by_agent)
-    items, headers = plain_array(request, grants, _by_agent, limit, cursor)
+    items, headers = page_as_array(request, grants, _by_agent, limit, cursor)
     names, now, policy = context.server_names, time.time(), context.live_policy
     shown = [
         grant_model(one, names, now, tuple(policy.tokens_of(one.agent_id).get(one.id, ())))

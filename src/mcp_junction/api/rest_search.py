@@ -110,7 +110,7 @@ class RestSearch:
         from mcp_junction.registry.search_vectors import SkillMemberships
 
         search, registry = self._junction.tool_search, self._registry
-        tasks, share = self._junction.tasks, search.share_pair
+        tasks, share = self._junction.tasks, search.intern_pair
         self._memberships = SkillMemberships(tasks, registry, store, share)
         self._own_memberships = SkillMemberships(tasks, registry, store, share, is_own=True)
         search.describe_server = self._describe_server

@@ -171,7 +171,7 @@ def page(items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | 
     return Page(chosen, len(items), write_cursor(key(chosen[-1])) if more and chosen else None)
 
 
-def plain_array(
+def page_as_array(
     request: AnyRequest, items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | None
 ) -> tuple[Sequence[T], dict[str, str]]:
     """Cut a page out of a list under ``/api/v1/mcp``; return it and the headers to send with it."""
@@ -203,12 +203,12 @@ def read_cursor(text: str) -> Key:
         raise CursorError("is not a cursor of ours") from None
 
 
-def write_place(at: float, item_id: str) -> str:
+def encode_time_cursor(at: float, item_id: str) -> str:
     """Encode as a cursor where an item stands in a list by time."""
     return write_cursor((repr(at), item_id))
 
 
-def read_place(cursor: str | None) -> tuple[float, str] | None:
+def decode_time_cursor(cursor: str | None) -> tuple[float, str] | None:
     """Decode the place in a list by time; None is its beginning. Raises CursorError."""
     if cursor is None:
         return None

@@ -28,7 +28,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.credentials import server_id_of
 from mcp_junction.credentials.kinds import StoredSource
-from mcp_junction.credentials.sign_ins import SignIns, is_own_redirect
+from mcp_junction.credentials.sign_ins import SignIns, is_loopback_redirect
 from mcp_junction.credentials.subjects import agent_subject
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.oauth.sign_in import read_callback
@@ -181,7 +181,7 @@ async def show_auth(request: AnyRequest, context: Context, server_id: Ref) -> Se
 )
 async def begin_login(request: AnyRequest, context: Context, server_id: Ref) -> Login:
     wanted = await read_model(request, LoginRequest, optional=True)
-    if wanted.redirect_uri is not None and not is_own_redirect(wanted.redirect_uri):
+    if wanted.redirect_uri is not None and not is_loopback_redirect(wanted.redirect_uri):
         raise field_error("redirect_uri", "must be an http address of the loopback interface")
     asked = _find(request, context, server_id, wanted.agent)
     try:

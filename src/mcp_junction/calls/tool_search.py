@@ -20,7 +20,7 @@ from mcp_junction.tasks import TaskScope
 
 if TYPE_CHECKING:
     from mcp_junction.search.finder import Finder
-    from mcp_junction.search.held import KeyedMask, KeyedSkills
+    from mcp_junction.search.ranker_cache import KeyedMask, KeyedSkills
     from mcp_junction.search.ranking import Ranked
     from mcp_junction.search.semantic import SemanticIndex
 
@@ -112,7 +112,7 @@ class ToolSearch:
         vectors = self._finder.vectors if self._finder is not None else None
         return vectors.store_error if vectors is not None else ""
 
-    def share_pair(self, pair: Pair) -> Pair:
+    def intern_pair(self, pair: Pair) -> Pair:
         """Return the same pair as the index holds it, if it does: one less in memory."""
         index = self._finder.index if self._finder is not None else None
         number = index.number(pair) if index is not None else None
@@ -168,7 +168,7 @@ class ToolSearch:
         admission: _Admission,
         is_scoped: bool,
     ) -> Ranked | None:
-        from mcp_junction.search.held import RankRequest
+        from mcp_junction.search.ranker_cache import RankRequest
 
         request = RankRequest(
             query.text,
@@ -184,7 +184,7 @@ class ToolSearch:
 
     def _number_skills(self, finder: Finder, skills: Sequence[SkillTools]) -> KeyedSkills:
         """Convert the tools of skills to numbers."""
-        from mcp_junction.search.held import KeyedSkills
+        from mcp_junction.search.ranker_cache import KeyedSkills
         from mcp_junction.search.ranking import SkillGroup
 
         index, known = finder.index, self._skills
@@ -233,7 +233,7 @@ class ToolSearch:
         mask = bytearray(len(admitted))
         for number in chosen:
             mask[number] = 1
-        from mcp_junction.search.held import KeyedMask
+        from mcp_junction.search.ranker_cache import KeyedMask
 
         return found._replace(admitted=KeyedMask.make(bytes(mask)))
 
@@ -243,7 +243,7 @@ class ToolSearch:
     def _make_admission(
         self, finder: Finder, view: View, servers: frozenset[str] | None, with_own: bool
     ) -> _Admission:
-        from mcp_junction.search.held import KeyedMask
+        from mcp_junction.search.ranker_cache import KeyedMask
 
         own = [Pair(OWN_SERVER, offer.name) for offer in self._own]
         index = finder.index

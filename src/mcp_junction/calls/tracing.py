@@ -113,7 +113,7 @@ class Tracing:
 
     def _join(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         """Sample a call as its caller does; begin a trace if that has none."""
-        parent = _read_member(call.params.get("_meta"))
+        parent = _read_trace_context(call.params.get("_meta"))
         is_in_header = parent is None
         if parent is None:
             parent = read_traceparent(call.carried.traceparent)
@@ -293,7 +293,7 @@ class AttemptTracing:
 # -- contexts
 
 
-def _read_member(meta: Raw | None) -> TraceContext | None:
+def _read_trace_context(meta: Raw | None) -> TraceContext | None:
     """Read the context that ``_meta`` has."""
     if meta is None or _KEY.encode() not in bytes(meta):
         return None

@@ -23,7 +23,7 @@ from mcp_junction.cli.options import (
 from mcp_junction.cli.runner import run_async, stop_on_signals, tune_interpreter
 from mcp_junction.config.load import Config
 from mcp_junction.errors import UsageError
-from mcp_junction.memory import share_free_memory
+from mcp_junction.memory import tune_allocator
 
 if TYPE_CHECKING:
     from mcp_junction.app import Junction
@@ -68,7 +68,7 @@ def run(argv: list[str]) -> int:
     given.store = config.settings.store
     if config.settings.audit == "off":
         raise UsageError("audit: a service cannot be without it; use normal or strict")
-    share_free_memory()
+    tune_allocator()
     return run_async(_serve(config, given))
 
 

@@ -35,8 +35,8 @@ from mcp_junction.oauth.registration import (
     JWT,
     OAuthClient,
     authenticate,
+    choose_auth_method,
     client_metadata,
-    method_to_ask_for,
     read_registered,
     registered_client,
 )
@@ -137,7 +137,7 @@ class OAuthFlow:
     async def register(self, found: Discovery, name: str, redirect_uri: str) -> OAuthClient:
         """Register us at an issuer, for one redirect."""
         http, issuer = await self._http(), found.issuer
-        method = method_to_ask_for(issuer)
+        method = choose_auth_method(issuer)
         wanted: dict[str, Any] = client_metadata(name, [redirect_uri], method)
         endpoint = issuer.registration_endpoint
         answer = await http.post_json(REGISTRATION, endpoint, wanted)

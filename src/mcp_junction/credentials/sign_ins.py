@@ -74,7 +74,7 @@ class SignIns:
             raise ValueError("nobody signs in to this server: see the type of its auth")
         if source.definition.auth is None and source.facts is None:
             raise ValueError("it has not asked for a sign-in")
-        if redirect_uri is not None and not is_own_redirect(redirect_uri):
+        if redirect_uri is not None and not is_loopback_redirect(redirect_uri):
             raise NotPermitted("redirect_uri must be an http address of the loopback interface")
         credentials = self.credentials
         logins = await credentials.logins()
@@ -105,6 +105,6 @@ _OWN_REDIRECT: Final = re.compile(
 """Without a backslash, which browsers read as a slash, and without a user's name."""
 
 
-def is_own_redirect(url: str) -> bool:
+def is_loopback_redirect(url: str) -> bool:
     """Whether a redirect goes to the machine of the browser itself, however it is read."""
     return _OWN_REDIRECT.fullmatch(url) is not None

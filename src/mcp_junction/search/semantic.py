@@ -20,8 +20,8 @@ import msgspec
 from mcp_junction.errors import JunctionError, ModelUnavailable
 from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.held import HeldState, RankRequest
 from mcp_junction.search.mirror import VectorMirror
+from mcp_junction.search.ranker_cache import RankerCache, RankRequest
 from mcp_junction.search.ranking import DropRows, Ranked, VectorRows
 from mcp_junction.search.static_table import MODEL
 from mcp_junction.search.texts import text_hash
@@ -90,7 +90,7 @@ class SemanticIndex:
         """
         self._tasks = tasks
         self._process = process
-        self._state = HeldState(process)
+        self._state = RankerCache(process)
         self._cache = cache or MemoryCache()
         self._deep = deep
         self._patience = patience

@@ -102,9 +102,9 @@ class ServerMessages:
         elif event.change is ServerChange.REMOVED:
             self._subscriptions.forget(event.server.key)
         elif event.change is ServerChange.RENEWED and event.source is not None:
-            self._tasks.spawn(self.remind(event.source))
+            self._tasks.spawn(self.restore_server_state(event.source))
 
-    async def remind(self, upstream: Upstream) -> None:
+    async def restore_server_state(self, upstream: Upstream) -> None:
         """Tell a server its log level and subscriptions: it forgets them with each connection."""
         if upstream.is_pooled:
             return  # what its callers want, each of their calls says

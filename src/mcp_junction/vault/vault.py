@@ -85,7 +85,7 @@ class Vault:
             raise VaultError(f"what is stored as {identity} was not sealed by this program")
         key_id = sealed[1 : 1 + _ID]
         if key_id not in self._known.active:
-            self._meet(key_id)
+            self._reload_for_unknown_key(key_id)
         cipher = self._known.ciphers.get(key_id)
         if cipher is None:
             raise MissingKey(
@@ -116,7 +116,7 @@ class Vault:
         """Whether one of our keys made this MAC of the message for that purpose."""
         key_id = mac[:_ID]
         if key_id not in self._known.active:
-            self._meet(key_id)
+            self._reload_for_unknown_key(key_id)
         key = self._known.active.get(key_id)
         return key is not None and hmac.compare_digest(_mac(key, purpose, message), mac[_ID:])
 
@@ -162,7 +162,7 @@ class Vault:
             known.first != before.first
         )
 
-    def _meet(self, key_id: bytes) -> None:
+    def _reload_for_unknown_key(self, key_id: bytes) -> None:
         """Read the file again, if it has changed, because of a key that is not known."""
         if self.refresh() and key_id in self._known.active:
             log.warning("the vault has a new key: %s", key_id.hex())

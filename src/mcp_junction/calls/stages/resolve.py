@@ -15,7 +15,7 @@ from mcp_junction.catalog.own_tools import SIGN_IN, SIGNED_IN
 from mcp_junction.catalog.resources import rewrite_contents
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol.names import Pair, beginnings
+from mcp_junction.protocol.names import Pair, name_prefixes
 from mcp_junction.protocol.versions import INVALID_PARAMS, RESOURCE_NOT_FOUND, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
@@ -132,7 +132,8 @@ def _is_signed_in(call: Call) -> bool:
         server.tokens is not None
         and server.link is not None
         and catalog.has_server(caller.scope, key)
-        and call.name in (SIGN_IN, *(f"{one}{SIGN_IN}" for one in beginnings(key, caller.spelling)))
+        and call.name
+        in (SIGN_IN, *(f"{one}{SIGN_IN}" for one in name_prefixes(key, caller.spelling)))
         for key, server in call.snapshot.servers.items()
     )
 
@@ -149,7 +150,7 @@ def _absent(call: Call) -> Upstream | None:
     for key, server in call.snapshot.servers.items():
         if server.error is None or catalog.offering(key) is not None:
             continue
-        begins = beginnings(key, caller.spelling)
+        begins = name_prefixes(key, caller.spelling)
         is_longer = found is None or len(key) > len(found.key)
         if is_longer and caller.endpoint.admits_server(key) and call.name.startswith(begins):
             found = server

@@ -1,4 +1,4 @@
-"""RankRequest: a search to rank. HeldState: what the process that ranks holds for searches.
+"""RankRequest: a search to rank. RankerCache: what the process that ranks holds for searches.
 
 Who may find what, the skills with their tools, and the entries of the query's words are the same
 for many searches: the process is given each once, and jobs name it. The process may be lost at any
@@ -62,7 +62,7 @@ class RankRequest(NamedTuple):
     """Whether tools are hidden from the caller, or left out by the query."""
 
 
-class HeldState:
+class RankerCache:
     """What a process holds, as far as we know."""
 
     def __init__(self, process: RankingProcess) -> None:
