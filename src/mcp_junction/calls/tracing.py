@@ -90,7 +90,10 @@ class Tracing:
         sender.read_metrics = self._read_metrics
 
     def stages(self, has_retries: bool) -> list[ExtraStage]:
-        """Return the stages for the pipeline; without retries an attempt is what is subscribed."""
+        """Return the stages for the pipeline.
+
+        Without retries, a call has one attempt, which is traced around the last stage there is.
+        """
         inner = "breaker" if has_retries else "subscribe"
         attempts = AttemptTracing(self, leaves_first=has_retries)
         return [ExtraStage("record", CallTracing(self)), ExtraStage(inner, attempts)]

@@ -63,7 +63,7 @@ class RankRequest(NamedTuple):
 
 
 class RankerCache:
-    """What a process holds, as far as we know."""
+    """What the process that ranks holds, as far as we know."""
 
     def __init__(self, process: RankingProcess) -> None:
         self._process = process
@@ -78,8 +78,10 @@ class RankerCache:
         self._words.clear()
 
     async def prepare(self, request: RankRequest) -> RankJob:
-        """Give the process what it lacks for a search, and make the job. Raises
-        ModelUnavailable."""
+        """Give the process what it lacks for a search, and make the job.
+
+        Raises ModelUnavailable.
+        """
         index, skills = request.words, request.skills
         entries, epoch = index.entries(request.query), index.epoch
         counts = {term: len(found) for term, found in entries.items()}
