@@ -33,7 +33,10 @@ def add_tree(
 ) -> None:
     """A server below two shells, with strays around it."""
     spawn = [word for kind in kinds for word in ("--spawn", kind)]
-    wrap = [*(AS_NPX_DOES if shells else []), *python("trees", "--pids", str(pids_file(rig, key)))]
+    wrap = [
+        *(AS_NPX_DOES if shells else []),
+        *python("stray_processes", "--pids", str(pids_file(rig, key))),
+    ]
     rig.add(key, wrap=[*wrap, *spawn, "--"])
 
 

@@ -129,7 +129,7 @@ async def test_a_server_that_works_for_somebody_is_not_ended_for_its_silence(
 async def test_calls_that_fail_degrade_and_calls_that_succeed_make_it_well_again(single, toolbox):
     run = await single()
     server = await toolbox()
-    await run.registry.register(registration("box", server, timeout_ms=30), ADMIN)
+    await run.registry.register(registration("box", server, timeout_ms=300), ADMIN)
     await run.until("box", "CONNECTED")
     server.gate.clear()
     await asyncio.gather(*(run.call("box.echo") for _ in range(10)))

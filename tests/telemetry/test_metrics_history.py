@@ -74,6 +74,14 @@ async def test_what_was_counted_is_read_back_with_the_current_minute(one):
     assert (found.errors, found.total_ms) == ({"timeout": 2}, 800.0)
 
 
+async def test_a_minute_that_is_being_stored_when_the_process_ends_is_stored_once(one):
+    one.count(3)
+    one.now += MINUTE
+    over = one.history.store_minute(START)
+    await asyncio.gather(over, one.history.store_last(), one.history.store_last())
+    assert await one.total() == 3
+
+
 async def test_after_a_restart_nothing_is_forgotten_and_processes_are_added_up(store, one):
     one.count(3)
     await one.history.store_last()

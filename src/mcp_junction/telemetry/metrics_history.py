@@ -60,6 +60,8 @@ class MetricsHistory:
         self._now = now
         self._unstored: dict[int, Tallies] = {}
         self._is_failing = False
+        self._storing = asyncio.Lock()
+        """Held while minutes are stored: at the end that may be asked for twice at once."""
 
     # -- writing
 
@@ -101,17 +103,18 @@ class MetricsHistory:
 
     async def _store(self, before: int) -> None:
         """Store the minutes that wait, and are before a time; each is stored once."""
-        if not self._unstored:
-            return
-        opened = await self._table.first_open_hour() * HOUR
-        late = [minute for minute in self._unstored if minute < opened]
-        if late:
-            self._merge(late, self._this_minute())
-        for minute in sorted(minute for minute in self._unstored if minute < before):
-            tallies = keep_busiest(self._unstored[minute], STORED)
-            records = _to_records(tallies, MINUTE, minute, self._writer)
-            await self._table.add(await asyncio.to_thread(self._table.prepare, records))
-            del self._unstored[minute]
+        async with self._storing:
+            if not self._unstored:
+                return
+            opened = await self._table.first_open_hour() * HOUR
+            late = [minute for minute in self._unstored if minute < opened]
+            if late:
+                self._merge(late, self._this_minute())
+            for minute in sorted(minute for minute in self._unstored if minute < before):
+                tallies = keep_busiest(self._unstored[minute], STORED)
+                records = _to_records(tallies, MINUTE, minute, self._writer)
+                await self._table.add(await asyncio.to_thread(self._table.prepare, records))
+                del self._unstored[minute]
 
     def _merge(self, minutes: Iterable[int], into: int) -> None:
         """Make some minutes that wait into one."""
