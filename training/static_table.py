@@ -34,7 +34,7 @@ import numpy as np
 from sources import Pair, Tool, read_catalogue, read_google, read_servers, read_wordnet
 
 from mcp_junction.search import static_table
-from mcp_junction.search.minilm import MiniLm, convert, find_wheel
+from mcp_junction.search.minilm import MiniLm, convert, find_weights
 from mcp_junction.search.static_table import DIMENSIONS, ROWS_FILE, SCALES_FILE
 from mcp_junction.search.texts import split_name, tool_text
 from mcp_junction.search.wordpiece import WordPiece, vocabulary
@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DATA)
     parser.add_argument("--kept", type=Path, help="a folder for the teacher's vectors")
     given = parser.parse_args()
-    weights = find_wheel()
+    weights = find_weights()
     if weights is None:
         raise SystemExit("install the dependency group `training`")
     pairs = {"servers": read_servers(given.folder), "words": read_wordnet(given.wordnet)}

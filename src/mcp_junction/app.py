@@ -257,10 +257,10 @@ class Junction:
             return UNGOVERNED
         from mcp_junction.calls.governed import make_governed_stages
 
-        note_failed = None
+        note_first = None
         if self.tracing is not None and self.governance.circuits is not None:
-            note_failed = self.tracing.count_failed
-        return make_governed_stages(self.governance, self.clock, self.settings, audit, note_failed)
+            note_first = self.tracing.count_first
+        return make_governed_stages(self.governance, self.clock, self.settings, audit, note_first)
 
     # -- life
 

@@ -1,8 +1,8 @@
-"""Keeps a process small: gives free memory back to the system, after work that took much of it.
+"""Has the C library keep some free memory for the next need, and give the rest back.
 
-The C library keeps what was freed, for later, for each thread that allocates apart: after thousands
-of tools were read, stored and classified that is a third of what the process has. Where it is not
-glibc, nothing is done.
+By itself it keeps what was freed for each thread apart: after thousands of tools were read, stored
+and classified that is a third of what the process has. And it gives back, each time, what the next
+page of the audit or the next large result needs again. Where it is not glibc, nothing is done.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 _OPTIONS: Final = {
     "M_ARENA_MAX": (-8, 2),
-    # Else a page of the audit, or a large result, is mapped anew each time: 150 page faults.
+    # Else each page of the audit, and each large result, costs 150 page faults and more.
     "M_MMAP_THRESHOLD": (-3, 4 * 1024 * 1024),
     "M_TRIM_THRESHOLD": (-1, 8 * 1024 * 1024),
 }

@@ -66,9 +66,8 @@ class Service:
     ) -> None:
         """``on_loaded`` is called when all that calls need is loaded, before any can come;
         ``on_listening`` with the address, once there is one."""
-        self._junction = junction
-        self._rest = rest
-        self._keys = keys
+        self._junction, self._rest, self._keys = junction, rest, keys
+        self._refreshing = asyncio.Lock()
         settings = junction.settings
         self._needs_key = settings.require_key or not is_loopback(host)
         if owner_without_key and self._needs_key:
@@ -333,22 +332,23 @@ class Service:
 
     async def refresh_keys(self) -> None:
         """Take over what has changed of keys and grants, and end what is not allowed any more."""
-        began = self._junction.clock.now()
-        generations = await self._keys.refresh()
-        generation = self._keys.generation
-        if generation != self._expelled_generation:
-            self._registry.expel(self._is_allowed)
-            self._stateless.end_disallowed(self._is_allowed, "the key was revoked")
-            self._junction.parked_calls.end(self._is_revoked, "the key was revoked")
-            if self._rest is not None:
-                self._rest.expel(self._keys.is_in_force)
-            self._expelled_generation = generation  # now: what fails here is done again
-        if generations is not None and self._sync is not None:
-            await self._sync.follow(generations, began)
-        if generations is not None and self._rest is not None:
-            await self._rest.credentials.follow(generations)
-        if self._keys.tokens is not None:
-            self._end_expired(self._keys.tokens)
+        async with self._refreshing:  # once at a time: else older grants could follow newer ones
+            began = self._junction.clock.now()
+            generations = await self._keys.refresh()
+            generation = self._keys.generation
+            if generation != self._expelled_generation:
+                self._registry.expel(self._is_allowed)
+                self._stateless.end_disallowed(self._is_allowed, "the key was revoked")
+                self._junction.parked_calls.end(self._is_revoked, "the key was revoked")
+                if self._rest is not None:
+                    self._rest.expel(self._keys.is_in_force)
+                self._expelled_generation = generation  # now: what fails here is done again
+            if generations is not None and self._sync is not None:
+                await self._sync.follow(generations, began)
+            if generations is not None and self._rest is not None:
+                await self._rest.credentials.follow(generations)
+            if self._keys.tokens is not None:
+                self._end_expired(self._keys.tokens)
 
     def _end_expired(self, tokens: AccessTokens) -> None:
         """End the streams of principals whose access tokens have all expired.

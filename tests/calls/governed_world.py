@@ -42,9 +42,9 @@ class GovernedWorld(World):
         if circuits is not None:
             breaker = CircuitBreaker(circuits, clock.now, is_settled=True)
             settle = breaker.settle
-        note_failed = stages.pop("note_failed", None)
+        note_first = stages.pop("note_first", None)
         policy = policy or RetryPolicy()
-        retry = RetryCalls(policy, self.facts, clock, lambda: chance, settle, note_failed)
+        retry = RetryCalls(policy, self.facts, clock, lambda: chance, settle, note_first)
         stages = {"retry": retry, "breaker": breaker} | stages | self.more_stages()
         super().__init__(*upstreams, governed=GovernedStages(**stages), clock=clock, extra=extra)
 

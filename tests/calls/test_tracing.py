@@ -9,9 +9,11 @@ from tests.calls.test_fallback import REFUSED, TWO, FallbackWorld
 from mcp_junction.calls.otlp_sender import MAX_QUEUED, OtlpSender
 from mcp_junction.calls.pipeline import ExtraStage
 from mcp_junction.calls.tracing import AttemptTracing, CallTracing, Tracing, _describe
+from mcp_junction.protocol.versions import CIRCUIT_OPEN
 from mcp_junction.telemetry.otlp import MAX_SERIES, Durations, encode_metrics, read_traceparent
 from mcp_junction.testing.fakes import FakeClock
 from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.upstream.outcome import Delivery, failed
 
 
 def make(share: float = 1.0, chance=random.random) -> Tracing:
@@ -20,8 +22,8 @@ def make(share: float = 1.0, chance=random.random) -> Tracing:
     return Tracing(sender, share, clock, chance)
 
 
-def stages(tracing: Tracing, leaves_first: bool = False) -> list[ExtraStage]:
-    inner = ExtraStage("retry", AttemptTracing(tracing, leaves_first=leaves_first))
+def stages(tracing: Tracing, is_told: bool = False, after: str = "retry") -> list[ExtraStage]:
+    inner = ExtraStage(after, AttemptTracing(tracing, is_told=is_told))
     return [ExtraStage("record", CallTracing(tracing)), inner]
 
 
@@ -81,8 +83,8 @@ async def test_what_does_not_fit_into_the_queue_is_counted():
 async def test_attempts_are_counted_whether_they_are_sampled_or_not(share, is_told):
     """``is_told``: the stage ``retry`` says when a first attempt has failed, as in the service."""
     tracing = make(share)
-    note_failed = tracing.count_failed if is_told else None
-    world = FallbackWorld(TWO, extra=stages(tracing, is_told), note_failed=note_failed)
+    note_first = tracing.count_first if is_told else None
+    world = FallbackWorld(TWO, extra=stages(tracing, is_told), note_first=note_first)
     await world.clock.advance(1.0)  # at 0 nothing was sent yet
     await world.run(world.make())
     world.ends["one"] = REFUSED
@@ -94,6 +96,23 @@ async def test_attempts_are_counted_whether_they_are_sampled_or_not(share, is_to
     (code,) = {error for _, error in attempts} - {""}
     assert attempts == {("one:echo", ""): 1, ("one:echo", code): 2, ("two:other", ""): 1}
     assert len(tracing.sender.queue) == (6 if share else 0)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+async def test_an_attempt_that_the_breaker_refuses_is_none(share):
+    tracing = make(share)
+
+    async def refuse(call, following):
+        return failed(CIRCUIT_OPEN, "the circuit is open", Delivery.NOT_SENT)
+
+    extra, note_first = stages(tracing, True, after="breaker"), tracing.count_first
+    world = FallbackWorld(TWO, extra=extra, breaker=refuse, note_first=note_first)
+    await world.run(world.make())
+    for ended in world.sink.calls:
+        tracing.observe(ended)
+    calls, attempts = points(tracing)
+    assert list(calls.values()) == [1]
+    assert attempts == {}
 
 
 async def test_so_many_traces_are_sampled_as_is_wanted():

@@ -1,5 +1,7 @@
 """The ring of keys, on every backend: who is let in, and when nobody is."""
 
+import asyncio
+
 import pytest
 
 from mcp_junction.errors import UsageError
@@ -40,14 +42,39 @@ async def test_another_process_learns_of_a_revocation_when_it_refreshes(opener):
     assert theirs.principal(bearer(text)) is None
 
 
-def test_keys_are_read_again_for_an_unknown_key_but_not_for_every_guess(store):
-    now = 100.0
-    ring = KeyRing(store, now=lambda: now)
+async def test_keys_are_read_again_for_an_unknown_key_but_not_for_every_guess(opener):
+    now, reads = 100.0, []
+    ours, ring = await KeyRing.open(await opener()), KeyRing(await opener(), now=lambda: now)
+    await ring.refresh()
+
+    async def refresh() -> None:
+        reads.append(now)
+        await ring.refresh()
+
     guess = bearer("jct_0123456789ab_guessed")
-    assert not ring.may_be_new(bearer("something else"))
-    assert [ring.may_be_new(guess) for _ in range(50)].count(True) == 1
+    assert await ring.find_new(bearer("something else"), refresh) is None
+    assert reads == []
+    for _ in range(50):
+        assert await ring.find_new(guess, refresh) is None
+    assert len(reads) == 1
     now += 1
-    assert ring.may_be_new(guess)
+    key, text = await ours.create(Role.AGENT, "bot", "admin")
+    fresh = [bearer(text)] * 20  # a client may open several connections at once
+    found = await asyncio.gather(*(ring.find_new(one, refresh) for one in (guess, *fresh)))
+    assert found == [None, *[Principal("bot", Role.AGENT, key.id)] * 20]
+    assert len(reads) == 2
+
+
+async def test_a_look_for_a_key_keeps_only_a_few_requests_waiting_while_the_store_hangs(store):
+    ring, hangs = await KeyRing.open(store), asyncio.Event()
+    guesses = [
+        asyncio.create_task(ring.find_new(bearer("jct_0123456789ab_guessed"), hangs.wait))
+        for _ in range(100)
+    ]
+    await asyncio.sleep(0)
+    assert sum(task.done() for task in guesses) == 68
+    hangs.set()
+    assert await asyncio.gather(*guesses) == [None] * 100
 
 
 async def test_without_the_store_keys_are_good_for_a_moment_and_then_nobody_is_let_in(store):

@@ -66,7 +66,11 @@ class ApiContext:
             bus, store.events, self._tasks, keys.is_in_force, junction.quotas
         )
         self.front = RestFront(
-            keys, self._make, registry.metrics, self.denials.add, lambda: self.refresh_keys()
+            keys,
+            self._make,
+            registry.metrics,
+            self.denials.add,
+            lambda: self.refresh_keys(),  # the service puts its own in place later
         )
         self._keys = keys
         self._policies = self._make_policies(bus)

@@ -46,8 +46,10 @@ class KeyCheck(Protocol):
 
     def principal(self, authorization: bytes) -> Principal | None: ...
 
-    def may_be_new(self, authorization: bytes) -> bool:
-        """Whether an unknown key may have been made since the keys were read."""
+    async def find_new(
+        self, authorization: bytes, refresh: Callable[[], Awaitable[object]]
+    ) -> Principal | None:
+        """Return the principal of a key that was made since the keys were read."""
         ...
 
     async def verify(self, authorization: bytes) -> Principal | None:
@@ -150,9 +152,9 @@ class RestFront:
         return principal
 
     async def _verify(self, given: list[bytes], path: str) -> Principal:
-        """Verify an access token. Raises RequestError."""
+        """Verify an access token, or a key that was just made. Raises RequestError."""
         try:
-            principal = await self._verify_alone(given[0]) if len(given) == 1 else None
+            principal = await self._verify_one(given[0]) if len(given) == 1 else None
         except TokenRefused as refused:
             raise self._unauthenticated(path, refused) from None
         except IssuerUnavailable as error:
@@ -162,13 +164,9 @@ class RestFront:
             raise self._unauthenticated(path)
         return principal
 
-    async def _verify_alone(self, authorization: bytes) -> Principal | None:
-        if self._keys.may_be_new(authorization):
-            await self._refresh()
-            principal = self._keys.principal(authorization)
-            if principal is not None:
-                return principal
-        return await self._keys.verify(authorization)
+    async def _verify_one(self, authorization: bytes) -> Principal | None:
+        found = await self._keys.find_new(authorization, self._refresh)
+        return await self._keys.verify(authorization) if found is None else found
 
     def _unauthenticated(self, path: str, refused: TokenRefused | None = None) -> RequestError:
         told = {"www-authenticate": make_challenge(self._keys.tokens, path, refused)}

@@ -216,17 +216,17 @@ class AuditBatch:
         return len(self._entries)
 
     def add(self, entries: Iterable[Recordable], waiters: Sequence[IntentWaiter] = ()) -> None:
-        """Add entries, and those who wait for any of this page."""
+        """Add entries; ``waiters`` wait for rows of this page, by their place in it."""
         self._entries += entries
         self.waiters = (*self.waiters, *waiters)
         self.durable = self.durable or bool(waiters)
 
     def encode_now(self) -> None:
-        """Encode the rows that were added since, at once: call it with a few."""
+        """Encode the rows that are not encoded yet in one go: a few."""
         self._encode_rows(len(self._entries))
 
     async def encode(self) -> None:
-        """Encode the rows that are left on the loop, a few a turn.
+        """Encode the remaining rows, on the loop, a few a turn.
 
         A thread that does so keeps the loop from the interpreter's lock for up to its switch
         interval of milliseconds, each time that the loop has released it.

@@ -79,8 +79,8 @@ class AuditLog:
         self._checkpointer = CheckpointSchedule(checkpoints.path(self.writer), key, self.writer)
         self._entries: list[Recordable] = []
         self._waiters: list[IntentWaiter] = []
-        self._begun: AuditBatch | None = None
-        """The next page, as far as it is encoded. It begins when the one before is stored."""
+        self._next_page: AuditBatch | None = None
+        """The page that is encoded as entries come; there is none while another is stored."""
         self._batch: AuditBatch | None = None
         """The page that is being stored."""
         self._failing = False
@@ -106,7 +106,7 @@ class AuditLog:
         self.record_untrimmed(entry)
 
     def record_untrimmed(self, entry: Recordable) -> None:
-        """Do the same with something that keeps little alive until it is stored."""
+        """Buffer an entry whose result is short, or was cut already."""
         entries = self._entries
         if len(entries) >= self._most or self._loop is None:
             self._lose(1)
@@ -182,7 +182,7 @@ class AuditLog:
     @property
     def _buffered(self) -> int:
         """Entries of the next pages."""
-        return len(self._entries) + (0 if self._begun is None else len(self._begun))
+        return len(self._entries) + (0 if self._next_page is None else len(self._next_page))
 
     # -- opening and closing
 
@@ -299,7 +299,7 @@ class AuditLog:
             detail = {"lost": self._untold}
             self._entries.append(self.entry("loss", "junction", "audit.loss", detail=detail))
             self._untold = 0
-        batch, self._begun = self._begun or AuditBatch(self._chain), None
+        batch, self._next_page = self._open_page(), None
         waiters = [waiter for waiter in self._waiters if waiter.place < PAGE]
         later = self._waiters[len(waiters) :]
         self._waiters = [waiter._replace(place=waiter.place - PAGE) for waiter in later]
@@ -308,18 +308,21 @@ class AuditLog:
             self._wake.set()
         return batch if len(batch) else None
 
+    def _open_page(self) -> AuditBatch:
+        return AuditBatch(self._chain) if self._next_page is None else self._next_page
+
     def _take(self, count: int) -> list[Recordable]:
         taken, self._entries = self._entries[:count], self._entries[count:]
         return taken
 
     def _encode_ahead(self) -> None:
         """Encode some entries of the next page, so that it holds nobody up when it is due."""
-        if self._batch is not None or KNOWN.is_pending:
+        if self._batch is not None or KNOWN.is_pending or not self._entries:
             return
-        self._begun = begun = self._begun or AuditBatch(self._chain)
-        begun.add(self._take(min(ROWS_A_TURN, PAGE - len(begun))))
-        begun.encode_now()
-        if len(begun) == PAGE:
+        self._next_page = page = self._open_page()
+        page.add(self._take(min(ROWS_A_TURN, PAGE - len(page))))
+        page.encode_now()
+        if len(page) == PAGE:
             self._wake.set()
         elif len(self._entries) >= ROWS_A_TURN and self._loop is not None:
             self._loop.call_soon(self._encode_ahead)
@@ -346,14 +349,14 @@ class AuditLog:
             log.warning("the audit is being written again")
         self._failing = False
         self._batch = None
-        if len(self._entries) >= ROWS_A_TURN:
-            self._encode_ahead()
         self._stored += len(batch)
         self._progress.set()
         self._checkpointer.advance(self._chain.seq, self._chain.mac, self._wake.set)
         if batch.durable and not self._checkpointer.is_written:
             batch.refuse(StoreUnavailable("the audit's checkpoint cannot be written"))
         batch.settle()
+        if len(self._entries) >= ROWS_A_TURN:
+            self._encode_ahead()
         return True
 
     def _write_checkpoint(self) -> None:

@@ -189,6 +189,8 @@ class Call(msgspec.Struct, eq=False):
     usage: QuotaUsage | None = None
     """What is used of the quota of the agent that it is made for; None is that of the caller."""
     _ending: asyncio.Event | None = None
+    has_unmeasured_attempt: bool = False
+    """Whether its first attempt is under way, and is counted with the call if it succeeds."""
     trace: TraceContext | None = None
     """Its place in a trace, where calls are traced."""
     own_correlation_id: str | None = None

@@ -30,11 +30,11 @@ def make_governed_stages(
     clock: Clock,
     settings: Settings,
     audit: CallAudit | None = None,
-    note_failed: Callable[[Call, Outcome], None] | None = None,
+    note_first: Callable[[Call, Outcome | None], None] | None = None,
 ) -> GovernedStages:
     """Make the stages; those whose part is missing are left out.
 
-    ``note_failed`` is told of failed first attempts.
+    ``note_first`` is told of first attempts that end without a result.
     """
     circuits, claims = governance.circuits, governance.claims
     limits, admission = governance.limits, governance.admission
@@ -60,7 +60,7 @@ def make_governed_stages(
             governance.facts,
             clock,
             settle=settle,
-            note_failed=note_failed,
+            note_first=note_first,
         ),
         recheck=authorizer.recheck,
         breaker=breaker,

@@ -92,10 +92,10 @@ class Tracing:
     def stages(self, has_retries: bool) -> list[ExtraStage]:
         """Return the stages for the pipeline.
 
-        Without retries, a call has one attempt, which is traced around the last stage there is.
+        Without retries a call has one attempt, which begins after ``subscribe``.
         """
         inner = "breaker" if has_retries else "subscribe"
-        attempts = AttemptTracing(self, leaves_first=has_retries)
+        attempts = AttemptTracing(self, is_told=has_retries)
         return [ExtraStage("record", CallTracing(self)), ExtraStage(inner, attempts)]
 
     # -- which calls
@@ -154,19 +154,20 @@ class Tracing:
             self.sender.add(_make_span(call, SERVER, context, parent_id, began, attributes))
 
     def _make_observe(self) -> CallSink:
-        """Return the sink of calls. A closure: what it needs of us is not looked up each time."""
+        """Return the sink of calls: a closure, which looks up nothing of this object each time."""
         by_route, open_times, settle = self._by_route, self._open, self._settle
         count_unusual = self._count_unusual
 
         def observe(ended: CallEnded) -> None:
-            outcome = ended.outcome
+            outcome, routing = ended.outcome, ended.routing_seconds
             if outcome.attempts == 1 and outcome.kind is RESULT and not ended.read_tool_error:
                 times = by_route.get(ended.route) or open_times(ended)
-                # By identity: what is answered from a record has a text of its own, was not sent.
-                if times is not None and outcome.target is times.target:
+                # Compared by identity: an answer from a record was not sent, and has a copy of
+                # the target's name. A call that was parked was counted when it was suspended.
+                if times is not None and outcome.target is times.target and routing >= 0:
                     seconds, whole = ended.seconds, times.whole
                     whole.append(seconds)
-                    times.at_server.append(seconds - ended.routing_seconds)
+                    times.at_server.append(seconds - routing)
                     if len(whole) >= _SETTLED:
                         settle(times)
                     return
@@ -232,23 +233,27 @@ class Tracing:
 
         return attempt
 
-    def bind_later_attempt(self, following: Handler) -> Handler:
-        """Return the path around an attempt whose call says when its first attempt fails.
+    def bind_repeatable_attempt(self, following: Handler) -> Handler:
+        """Return the path around one attempt of a call that the stage ``retry`` stands around.
 
-        ``count_failed`` is told. A first attempt that succeeds is counted with its call.
+        A first attempt that succeeds is counted with its call; ``retry`` tells ``count_first`` of
+        any other.
         """
         measured = self.bind_attempt(following)
 
         def attempt(call: Call) -> Awaitable[Outcome]:
-            if call.trace is None and not call.attempts and call.in_place_of is None:
+            is_first = not call.attempts and call.in_place_of is None
+            if is_first and call.trace is None and call.is_retried:
+                call.has_unmeasured_attempt = True
                 return following(call)
             return measured(call)
 
         return attempt
 
-    def count_failed(self, call: Call, outcome: Outcome) -> None:
-        """Count the first attempt of a call, which has just failed."""
-        if call.trace is None and call.in_place_of is None:  # else it was measured
+    def count_first(self, call: Call, outcome: Outcome | None) -> None:
+        """Count the first attempt of a call, which has just ended without a result."""
+        if call.has_unmeasured_attempt:  # else it was measured, or refused before it was made
+            call.has_unmeasured_attempt = False
             now = self._clock.now()
             self._count_attempt(call, outcome, now - (call.sent_at or now))
 
@@ -288,9 +293,9 @@ class CallTracing:
 class AttemptTracing:
     """The stage around one attempt."""
 
-    def __init__(self, tracing: Tracing, *, leaves_first: bool = False) -> None:
-        """``leaves_first`` says that ``Tracing.count_failed`` is told of failed first attempts."""
-        self.bind = tracing.bind_later_attempt if leaves_first else tracing.bind_attempt
+    def __init__(self, tracing: Tracing, *, is_told: bool = False) -> None:
+        """``is_told``: the stage ``retry`` tells ``Tracing.count_first`` of failed attempts."""
+        self.bind = tracing.bind_repeatable_attempt if is_told else tracing.bind_attempt
 
 
 # -- contexts

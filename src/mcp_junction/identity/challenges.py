@@ -32,18 +32,15 @@ class Door:
         self._refresh = refresh
 
     async def verify(self, headers: dict[bytes, bytes]) -> TokenRefused | None:
-        """Verify the access token of a request; return why not, if it is not good.
+        """Verify the access token of a request, or a key that was just made.
 
-        Once it is verified, the KeyRing knows its principal; so it does that of a key that was
-        made a moment ago. Raises IssuerUnavailable.
+        Return why it is not good, if it is a token that is not. The KeyRing knows the principal of
+        what is good from then on. Raises IssuerUnavailable.
         """
         try:
-            if authorization := headers.get(b"authorization"):
-                if self._keys.may_be_new(authorization):
-                    await self._refresh()
-                    if self._keys.principal(authorization) is not None:
-                        return None
-                await self._keys.verify(authorization)
+            given = headers.get(b"authorization")
+            if given and await self._keys.find_new(given, self._refresh) is None:
+                await self._keys.verify(given)
         except TokenRefused as refused:
             return refused
         return None

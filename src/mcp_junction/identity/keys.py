@@ -5,18 +5,19 @@ Keys that an older version stored unsigned are signed once in the life of a stor
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.errors import NotFound, StoreUnavailable, UsageError
+from mcp_junction.errors import NotFound, StoreError, StoreUnavailable, UsageError
 from mcp_junction.identity.tokens import AccessTokens, TokenLife
 from mcp_junction.policy.principal import KEY_ROLES, LOCAL_OWNER, Principal, Role
 from mcp_junction.store.keys import StoredKeys
@@ -28,6 +29,8 @@ BLIND_AFTER: Final = 5.0
 """Seconds without the store after which no key is accepted."""
 _LOOK_AGAIN: Final = 0.1
 """Seconds between two looks for unknown keys."""
+_LOOKERS: Final = 32
+"""Requests that wait for one; more are refused at once."""
 _BEARER: Final = b"bearer "
 _PREFIX: Final = PREFIX.encode()
 _NOBODY: Final = bytes(32)
@@ -59,8 +62,11 @@ class KeyRing:
         """Verifies access tokens, where there is an issuer of them."""
         self._read_at = now()
         """When the keys were last read from the store."""
+        self._reading = asyncio.Lock()
+        self._looking = asyncio.Lock()
         self._looked_at = -_LOOK_AGAIN
-        """When an unknown key was last looked for."""
+        """When unknown keys were last looked for."""
+        self._lookers = 0
 
     @classmethod
     async def open(cls, store: Store) -> KeyRing:
@@ -104,16 +110,27 @@ class KeyRing:
             return None
         return await self.tokens.verify(authorization)
 
-    def may_be_new(self, authorization: bytes) -> bool:
-        """Whether an unknown key may have been made since the keys were read: then read them again.
+    async def find_new(
+        self, authorization: bytes, refresh: Callable[[], Awaitable[object]]
+    ) -> Principal | None:
+        """Return the principal of a key that was made since the keys were read.
 
-        Said of any key at most ten times a second, so that guessing keys does not load the store.
+        ``refresh`` reads keys and grants again. It runs once at a time, and rests in between, so
+        that guessing keys does not load the store; requests that come meanwhile wait for it.
         """
-        now = self._now()
-        if now - self._looked_at < _LOOK_AGAIN or not authorization[7:].startswith(_PREFIX + b"_"):
-            return False
-        self._looked_at = now
-        return True
+        if self.is_blind or self._lookers >= _LOOKERS or not _looks_like_key(authorization):
+            return None
+        self._lookers += 1
+        try:
+            async with self._looking:
+                if self._now() - self._looked_at >= _LOOK_AGAIN:
+                    await refresh()
+                    self._looked_at = self._now()
+        except StoreError as error:
+            log.warning("a key cannot be looked for: %s", error)
+        finally:
+            self._lookers -= 1
+        return self.principal(authorization)
 
     @property
     def has_any(self) -> bool:
@@ -225,16 +242,17 @@ class KeyRing:
         return key
 
     async def _load(self) -> Mapping[str, int]:
-        began = self._now()
-        generations = await self._store.generations()
-        generation = generations.get("keys", 0)
-        if generation != self._generation:
-            self._use(await self._store.keys.read())
-            self._generation = generation
-        if self.tokens is not None:
-            await self.tokens.follow(generations)
-        self._read_at = began
-        return generations
+        async with self._reading:  # or older keys could take the place of newer ones
+            began = self._now()
+            generations = await self._store.generations()
+            generation = generations.get("keys", 0)
+            if generation != self._generation:
+                self._use(await self._store.keys.read())
+                self._generation = generation
+            if self.tokens is not None:
+                await self.tokens.follow(generations)
+            self._read_at = began
+            return generations
 
     def _use(self, found: StoredKeys) -> None:
         """Use these keys from now on."""
@@ -254,6 +272,12 @@ class KeyRing:
         }
         self._has_issued_client_keys = found.has_issued_client_keys
         self._seen.clear()
+
+
+def _looks_like_key(authorization: bytes) -> bool:
+    """Whether a header has a key of our making, known or not."""
+    key = authorization[len(_BEARER) :].strip()
+    return authorization[:7].lower() == _BEARER and key.startswith(_PREFIX + b"_")
 
 
 def _parse_key(key: bytes) -> tuple[bytes, bytes]:

@@ -278,7 +278,7 @@ class SemanticIndex:
         try:
             await self._process.embed([""])
         except ModelUnavailable as error:
-            log.info("the process that ranks is started by a search: %s", error)
+            log.info("the process that ranks could not be started ahead of a search: %s", error)
 
     async def _warm_up(self) -> None:
         """Give the process that ranks its vectors, when there are many tools for the first time.
@@ -290,7 +290,7 @@ class SemanticIndex:
             try:
                 await self._wait_until_filled()
             except ModelUnavailable as error:
-                log.info("the process that ranks is started by a search: %s", error)
+                log.info("the process that ranks could not be started ahead of a search: %s", error)
 
     async def _wait_until_filled(self) -> None:
         if self._filling is None or self._filling.done():

@@ -93,7 +93,7 @@ class Durations:
                 return
             counts = self._series[key] = [0.0] * (len(BOUNDS) + 2)
         ordered, below = sorted(seconds), 0
-        for place, bound in enumerate(BOUNDS):  # far fewer than seconds, usually
+        for place, bound in enumerate(BOUNDS):
             up_to = bisect_right(ordered, bound, below)
             counts[place] += up_to - below
             below = up_to

@@ -58,7 +58,9 @@ def _become(kind: str, pids: int) -> NoReturn:
 
 
 def main(argv: list[str] | None = None) -> int:
-    words = argparse.ArgumentParser(prog="stray_processes", description="Start strays, then a server.")
+    words = argparse.ArgumentParser(
+        prog="stray_processes", description="Start strays, then a server."
+    )
     words.add_argument("--pids", required=True, help="the file that is told who was started")
     words.add_argument("--spawn", action="append", choices=KINDS, default=[], help="start this")
     words.add_argument("command", nargs="+", help="what to become then")

@@ -1,8 +1,9 @@
 """Audit: every call leaves a row, whoever made it and however it ended, unknown names too.
 
 ``record`` is the sink that makes an Entry of each call's end: nothing is encoded or hashed here,
-that is done off the loop. ``intend`` is the stage of strict mode: it stands next to the wire,
-and nothing is sent before the audit has it. Parameters and results are never stored as they are.
+that is done for many rows at a time (``audit/chain.py``). ``intend`` is the stage of strict mode:
+it stands next to the wire, and nothing is sent before the audit has it. Parameters and results are
+never stored as they are.
 Refused calls go to ``audit/denials.py``, where those that repeat share a row.
 """
 

@@ -45,26 +45,31 @@ class RetryCalls:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         settle: Callable[[Call, Outcome], None] | None = None,
-        note_failed: Callable[[Call, Outcome], None] | None = None,
+        note_first: Callable[[Call, Outcome | None], None] | None = None,
     ) -> None:
         """``settle`` takes in how an attempt ended whose permit is in the call (``breaker.py``).
 
-        ``note_failed`` is told when the first attempt of a call has failed.
+        ``note_first`` is told of a first attempt that ended without a result.
         """
         self._policy = policy
         self._facts = facts
         self._clock = clock
         self._chance = chance
         self._settle = settle
-        self._note_failed = note_failed
+        self._note_first = note_first
         self._budgets: dict[str, RetryBudget] = {}
 
     def bind(self, following: Handler) -> Handler:
-        budgets, settle = self._budgets, self._settle
+        budgets, settle, note_first = self._budgets, self._settle, self._note_first
 
         async def retry(call: Call) -> Outcome:
             call.is_retried = True
-            outcome = await following(call)
+            try:
+                outcome = await following(call)
+            except BaseException:
+                if note_first is not None:
+                    note_first(call, None)
+                raise
             if call.permit is not None and settle is not None:
                 settle(call, outcome)
             route = call.route
@@ -89,8 +94,8 @@ class RetryCalls:
         self, call: Call, route: Route, following: Handler, outcome: Outcome, budget: RetryBudget
     ) -> Outcome:
         """Make further attempts while the last one failed and may be made again."""
-        if self._note_failed is not None:
-            self._note_failed(call, outcome)
+        if self._note_first is not None:
+            self._note_first(call, outcome)
         was_replayed = False
         failure = find_failure(outcome)
         while failure is not None:
