@@ -10,7 +10,7 @@ from cases.audit import opened, postgres, schema_url
 from cases.eras import by
 from cases.tail import LIMIT, p99_of_pair
 from client import HttpSession, StatelessHttpSession
-from measure import alternating, compared, cpu_of_loads, latencies
+from measure import compared, cpu_of_loads, latencies
 from registry import case
 from targets import HttpTarget, Lab, Servers, server
 
@@ -128,18 +128,17 @@ async def strict(lab: Lab, urls: dict[str, str]) -> list[Figure]:
         await lab.serve_governed(UP, GRANTS, **ON, store=urls[mode], audit=mode)
         for mode in ("normal", "strict")
     ]
-    calls = lab.calls(200)
     taken: dict[str, list[float]] = {name: [] for name in urls}
     async with opened(urls["write"]) as written:
 
         async def write() -> None:
             await written.settings.put("bench", 1, "bench")
 
-        async for name in alternating(lab.rounds, list(taken)):
-            if name == "write":
-                taken[name] += [await timed(write) for _ in range(calls)]
-            else:
-                taken[name] += await latencies(other if name == "strict" else normal, calls)
+        # One after the other: a disk that was idle for a moment is slower than one that is busy.
+        for _ in range(lab.rounds * lab.calls(200)):
+            taken["normal"] += await latencies(normal, 1)
+            taken["write"].append(await timed(write))
+            taken["strict"] += await latencies(other, 1)
     p50 = {name: median(seconds) * 1000 for name, seconds in taken.items()}
     note = f"median of {len(taken['strict'])}; floor: one durable write"
     added = p50["strict"] - p50["normal"]
