@@ -502,3 +502,23 @@ def test_what_is_read_one_by_one_is_judged_as_what_is_read_whole(source):
 @pytest.mark.parametrize("source", LONG)
 def test_whatever_is_not_simple_goes_the_long_way(source):
     assert GrantCondition(source)._meets is None
+
+
+def test_nothing_of_one_call_is_left_for_the_next_to_be_judged_by():
+    condition = GrantCondition('args.a + args.b == "xy"')
+
+    def is_met(**args: object) -> bool:
+        facts = Facts(read_arguments(json.dumps(args).encode()))
+        return condition.find_failure(facts, NOW) is None
+
+    for _ in range(3):
+        assert is_met(a="x", b="y")
+        assert not is_met(a="x")
+        assert not is_met(b="y")
+        assert not is_met(a="x", b=7)
+        assert not is_met(a="y", b="x")
+        assert not is_met()
+        assert not is_met(a="x", b="y" * 1_000)
+        with condition._lock:  # another thread judges by it at this moment
+            assert is_met(a="x", b="y")
+            assert not is_met(a="x", b="z")

@@ -14,6 +14,7 @@ import importlib.util
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
+from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -82,10 +83,12 @@ class GrantCondition:
 
     __slots__ = (
         "_args",
+        "_context",
         "_execute",
         "_execute_flat",
         "_fields",
         "_has_now",
+        "_lock",
         "_meets",
         "_multiplies",
         "_possible",
@@ -124,6 +127,9 @@ class GrantCondition:
         self._variables = () if flat is None else tuple(flat[1].items())
         """The variable of each path that it reads, where it is given these: that is faster."""
         self._execute_flat = None if flat is None else compile_source(flat[0], 0).execute
+        self._context = None if flat is None else _library().Context()
+        """Holds all variables while it is evaluated, which ``_lock`` says: a new one costs more."""
+        self._lock = Lock()
 
     def find_failure(self, facts: ConditionFacts, now: float) -> str | None:
         """Say why it does not let a call pass; None when it does. Raises ArgumentsError."""
@@ -167,14 +173,25 @@ class GrantCondition:
             return None
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
+        elif len(given) == len(self._variables) and self._lock.acquire(blocking=False):
+            try:
+                return self._judge_flat(given, self._context)
+            finally:
+                self._lock.release()
         return self._judge_flat(given)
 
-    def _judge_flat(self, given: dict[str, Any] | None) -> bool | None:
-        """Evaluate it over variables; None where that says nothing: then the source does."""
+    def _judge_flat(self, given: dict[str, Any] | None, context: Any = None) -> bool | None:
+        """Evaluate it over variables; None where that says nothing: then the source does.
+
+        A ``context`` is used again: ``given`` has all variables, so that none is left from before.
+        """
         if given is None or self._execute_flat is None:
             return None
         try:
-            value = self._execute_flat(given)
+            if context is not None:
+                for variable, found in given.items():
+                    context.add_variable(variable, found)
+            value = self._execute_flat(given if context is None else context)
         except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
             _explain_error(error)
             return None
