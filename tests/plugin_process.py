@@ -10,10 +10,10 @@ each 0.2 s and makes it half as fast. Where the program itself is the subject, o
 seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
 and of those folders: what others run is not in it. Nor is this process traced meanwhile, where it
 is hardly more than a client, nor where generated examples run the same lines a hundred times over:
-tracing takes nearly as long as the tests. Of a test of programs that has parameters, only the first
-case is traced, on SQLite. Tests of whole gateways run the same lines again and again: of each file
-every third is traced, in its first case, unless ``TRACE=all`` (`make coverage`). All workers import
-everything to collect the tests, and the first alone is traced meanwhile.
+tracing takes nearly as long as the tests. Tests of whole gateways and of programs run the same
+lines again and again: of each file every fifth is traced, in its first case, on SQLite, unless
+``TRACE=all`` (`make coverage`). All workers import everything to collect the tests, and the first
+alone is traced meanwhile.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ _CLIENTS |= {"journeys_http", "peers"}
 """Folders whose tests talk to programs, or only put a load on what other tests cover."""
 _GATEWAYS = {"api", "credentials", "http", "invisible", "memory", "registry"}
 """Folders whose tests compose gateways, and run the same lines again and again."""
-_ONE_OF: Final = 1 if os.environ.get("TRACE") == "all" else 3
+_ONE_OF: Final = 1 if os.environ.get("TRACE") == "all" else 5
 _KNOWN: set[tuple[Path, str]] = set()
-"""The tests of gateways that are not traced."""
+"""The tests of gateways and programs that are not traced."""
 _PROGRAMS = {"cli", "demo"}
 """Folders whose programs are traced, likewise."""
 _LONG = {"conformance"}
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = dict.fromkeys(
         (item.path, item.originalname)
         for item in items
-        if item.path.parent.name in _GATEWAYS and isinstance(item, pytest.Function)
+        if item.path.parent.name in _GATEWAYS | _PROGRAMS and isinstance(item, pytest.Function)
     )
     for _, of_file in groupby(tests, key=lambda test: test[0]):
         _KNOWN.update(test for place, test in enumerate(of_file) if place % _ONE_OF)
@@ -112,25 +112,25 @@ def _is_bulk(item: pytest.Item) -> bool:
     return is_generated or item.get_closest_marker("bulk") is not None
 
 
-def _is_repeated(item: pytest.Item) -> bool:
-    """Whether it is a further case of a test that is traced in its first."""
+def _is_known(item: pytest.Item) -> bool:
+    """Whether a test is not traced, or it is a further case of one that is traced in its first."""
     case = getattr(item, "callspec", None)
-    return case is not None and any(case.indices.values())
+    is_repeated = case is not None and any(case.indices.values())
+    return is_repeated or (item.path, getattr(item, "originalname", "")) in _KNOWN
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     folder = item.path.parent.name
-    is_known = folder in _GATEWAYS and _is_repeated(item)
-    is_known |= (item.path, getattr(item, "originalname", "")) in _KNOWN
+    is_known = folder in _GATEWAYS and _is_known(item)
     with _untraced(is_so=folder in _CLIENTS or _is_bulk(item) or is_known):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Let the programs that a further case starts run untraced; fixtures have theirs by now."""
-    is_known = item.path.parent.name in _PROGRAMS and _is_repeated(item)
+    """Let the programs that other tests cover run untraced; fixtures have theirs by now."""
+    is_known = item.path.parent.name in _PROGRAMS and _is_known(item)
     followed = {name: os.environ.pop(name) for name in _TRACING if name in os.environ and is_known}
     try:
         return (yield)
