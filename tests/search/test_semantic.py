@@ -242,6 +242,26 @@ async def test_a_search_does_not_wait_long_for_vectors(world):
     assert (await here.find("weather"))[0] == "sky.forecast"
 
 
+async def test_a_first_search_goes_by_words_while_the_process_is_started_ahead(world):
+    """With few tools nobody starts it ahead: then it is waited for."""
+    here = world(patience=BOUND)
+    started, rank = asyncio.Event(), here.process.rank
+
+    async def slow(job):
+        await started.wait()
+        return await rank(job)
+
+    here.process.rank = slow
+    many = tuple(tool(f"tool{n}", "Something else") for n in range(WARM_FROM))
+    here.finder.follow({"sky": SKY, "many": many})
+    async with asyncio.timeout(BOUND):
+        await here.finder.wait_until_current()
+        assert await here.find("weather") is None
+    started.set()
+    await here.follow({"sky": SKY, "many": many})
+    assert (await here.find("weather"))[0] == "sky.forecast"
+
+
 async def test_the_process_that_ranks_is_started_when_there_are_many_tools_and_only_then(world):
     here = world()
     real, asked = here.process.rank, []

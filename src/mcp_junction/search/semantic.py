@@ -48,6 +48,8 @@ PATIENCE: Final = 2.0
 RETRY: Final = 30.0
 WARM_FROM: Final = 200
 """Tools from which on the process that ranks is started before the first search."""
+FIRST_PATIENCE: Final = 0.1
+"""Seconds that a search waits for that process while it is started ahead for the first time."""
 
 
 class _Tool(NamedTuple):
@@ -108,6 +110,7 @@ class SemanticIndex:
                 tasks, store, self._cache, model, kept_here=kept_here, retry=retry
             )
         self._is_warm = False
+        self._has_ranked = False
         self._changes = 0
         self._filled = 0
         """How many changes the process knows of."""
@@ -246,13 +249,17 @@ class SemanticIndex:
 
     async def rank(self, request: RankRequest) -> Ranked | None:
         """Rank by meaning and words; None while that is not possible, and words have to do."""
+        patience = self._patience
+        if not self._has_ranked and len(self._tools) >= WARM_FROM:
+            patience = min(patience, FIRST_PATIENCE)
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(patience):
                 more = await self._ask_others(request)
                 answer = await self._rank(request, more)
                 if answer.is_lacking or answer.rows < len(self._feeds[0].held):
                     self._forget_process()
                     answer = await self._rank(request, more)
+                self._has_ranked = True
                 return answer if not answer.is_lacking else None
         except TimeoutError:
             log.info("the vectors are not there yet: this search goes by words")
@@ -289,6 +296,7 @@ class SemanticIndex:
         if self._is_warm and not was_warm:
             try:
                 await self._wait_until_filled()
+                self._has_ranked = True
             except ModelUnavailable as error:
                 log.info("the process that ranks could not be started ahead of a search: %s", error)
 
