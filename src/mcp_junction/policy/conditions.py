@@ -22,7 +22,7 @@ from msgspec import Raw
 
 from mcp_junction.errors import ConditionError
 from mcp_junction.policy.arguments import Arguments
-from mcp_junction.policy.cel_syntax import Expression, find_reads, parse_condition
+from mcp_junction.policy.cel_syntax import Expression, Path, find_reads, parse_condition
 from mcp_junction.policy.condition_values import (
     MISSING,
     OTHER,
@@ -33,7 +33,7 @@ from mcp_junction.policy.condition_values import (
     read_simple,
     to_tree,
 )
-from mcp_junction.policy.simple_conditions import compile_simple, flatten_reads
+from mcp_junction.policy.simple_conditions import compile_simple, flatten_reads, is_simple
 
 _LIGHT: Final = 20_000
 """The most work that a condition may make where it may be evaluated twice."""
@@ -92,6 +92,7 @@ class GrantCondition:
         "_meets",
         "_multiplies",
         "_possible",
+        "_single",
         "_size",
         "_variables",
         "is_static",
@@ -127,24 +128,21 @@ class GrantCondition:
         self._variables = () if flat is None else tuple(flat[1].items())
         """The variable of each path that it reads, where it is given these: that is faster."""
         self._execute_flat = None if flat is None else compile_source(flat[0], 0).execute
-        self._context = None if flat is None else _library().Context()
+        self._single = tuple((path[1], v) for path, v in self._variables if _is_argument(path))
+        """The name and the variable of each argument, where it reads nothing but whole ones."""
+        if len(self._single) < len(self._variables) or self._has_now:
+            self._single = ()
+        self._context: Any = _library().Context() if self._single else None
         """Holds all variables while it is evaluated, which ``_lock`` says: a new one costs more."""
         self._lock = Lock()
 
     def find_failure(self, facts: ConditionFacts, now: float) -> str | None:
         """Say why it does not let a call pass; None when it does. Raises ArgumentsError."""
-        if self._meets is not None:
-            arguments = facts.read_arguments()
-            if (
-                arguments is not None
-                and type(arguments.value) is dict
-                and self._meets(arguments.value)
-            ):
-                return None
-        if self._variables:
+        value = self._judge_arguments(facts)
+        if value is None and self._variables:
             value = self._judge_simple(facts, now)
-            if value is not None:
-                return None if value else _FALSE
+        if value is not None:
+            return None if value else _FALSE
         try:
             given, weight = self._gather(facts, now)
         except UnusableValue as error:
@@ -157,6 +155,43 @@ class GrantCondition:
             return None if self._execute(given) is True else _FALSE
         except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
             return _explain_error(error)
+
+    def _judge_arguments(self, facts: ConditionFacts) -> bool | None:
+        """Evaluate it where it reads single arguments, as most do; None where that says nothing."""
+        meets, single = self._meets, self._single
+        if meets is None and not single:
+            return None
+        arguments = facts.read_arguments()
+        if arguments is None or type(arguments.value) is not dict:
+            return None
+        if meets is not None and meets(arguments.value):
+            return True
+        if not single or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._judge_single(arguments.value)
+        except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
+            _explain_error(error)
+            return None
+        finally:
+            self._lock.release()
+
+    def _judge_single(self, values: dict[str, Any]) -> bool | None:
+        """Evaluate it in the context that is used again; None unless all values are simple.
+
+        All variables are set each time, so that none is left from before.
+        """
+        weight, context = 0, self._context
+        for name, variable in self._single:
+            found = values.get(name)
+            if not is_simple(found):
+                return None
+            weight += WEIGHT if type(found) is not str else WEIGHT + 4 * len(found)
+            context.add_variable(variable, found)
+        if weight * self._size > _LIGHT or self._execute_flat is None:
+            return None
+        value = self._execute_flat(context)
+        return value if type(value) is bool else None
 
     def _judge_simple(self, facts: ConditionFacts, now: float) -> bool | None:
         """Evaluate it over simple values as they are; None where it reads any other."""
@@ -173,25 +208,14 @@ class GrantCondition:
             return None
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
-        elif len(given) == len(self._variables) and self._lock.acquire(blocking=False):
-            try:
-                return self._judge_flat(given, self._context)
-            finally:
-                self._lock.release()
         return self._judge_flat(given)
 
-    def _judge_flat(self, given: dict[str, Any] | None, context: Any = None) -> bool | None:
-        """Evaluate it over variables; None where that says nothing: then the source does.
-
-        A ``context`` is used again: ``given`` has all variables, so that none is left from before.
-        """
+    def _judge_flat(self, given: dict[str, Any] | None) -> bool | None:
+        """Evaluate it over variables; None where that says nothing: then the source does."""
         if given is None or self._execute_flat is None:
             return None
         try:
-            if context is not None:
-                for variable, found in given.items():
-                    context.add_variable(variable, found)
-            value = self._execute_flat(given if context is None else context)
+            value = self._execute_flat(given)
         except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
             _explain_error(error)
             return None
@@ -250,6 +274,10 @@ class GrantCondition:
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
         return given, measure.check(self._size, self._multiplies)
+
+
+def _is_argument(path: Path) -> bool:
+    return len(path) == 2 and path[0] == "args"
 
 
 # -- what is known where things are listed
