@@ -124,7 +124,7 @@ def test_what_a_server_does_not_read_is_bounded_and_more_is_refused_unsent(
 @pytest.mark.parametrize(
     ("amount", "bound"),
     [
-        pytest.param(200_000, 32 * MIB, id="short"),
+        pytest.param(100_000, 16 * MIB, id="short"),
         pytest.param(5_000_000, UNREAD + SLACK, id="long", marks=pytest.mark.soak),
     ],
 )

@@ -73,7 +73,9 @@ class Comparison:
                 self.differences.append(f"{name} heard {one[name]}, without {two[name]}")
 
         for gateway in self.twins.gateways:
-            await gateway.served.registry.skills.classifier.wait_until_done()
+            registry = gateway.served.registry
+            await registry.tools.find(f"{tool.server}.{tool.name}")  # waits until it is stored
+            await registry.skills.classifier.wait_until_done()
 
     async def fail(self) -> None:
         """Have a tool fail that the agent sees, and that has a hidden one to take its place."""
