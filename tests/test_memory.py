@@ -32,3 +32,13 @@ async def test_elsewhere_nothing_is_done(monkeypatch):
     memory.tune_allocator()
     async with asyncio.timeout(10):
         await memory.return_free_memory()
+
+
+def test_what_the_operator_has_set_for_the_allocator_stays(monkeypatch):
+    set_to = {}
+    monkeypatch.setattr(memory, "_find", lambda _: set_to.__setitem__)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "16")
+    memory.tune_allocator()
+    arena_max, trim_threshold = -8, -1
+    assert arena_max not in set_to
+    assert set_to[trim_threshold] > 0

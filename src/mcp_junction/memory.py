@@ -8,17 +8,19 @@ page of the audit or the next large result needs again. Where it is not glibc, n
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 _OPTIONS: Final = {
-    "M_ARENA_MAX": (-8, 2),
+    "MALLOC_ARENA_MAX": (-8, 2),
     # Else each page of the audit, and each large result, costs 150 page faults and more.
-    "M_MMAP_THRESHOLD": (-3, 4 * 1024 * 1024),
-    "M_TRIM_THRESHOLD": (-1, 8 * 1024 * 1024),
+    "MALLOC_MMAP_THRESHOLD_": (-3, 4 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": (-1, 8 * 1024 * 1024),
 }
-"""Numbers of options in ``malloc.h``, and their values."""
+"""Options by the variable that an operator sets them with: their numbers in ``malloc.h``, and our
+values."""
 
 
 async def return_free_memory() -> None:
@@ -35,11 +37,12 @@ def return_free_memory_now() -> None:
 def tune_allocator() -> None:
     """Have all threads share what is free, in two parts, and keep some of it for the next need.
 
-    Called before there are any threads.
+    Called before there are any threads. What the operator has set stays.
     """
     if (mallopt := _find("mallopt")) is not None:
-        for number, value in _OPTIONS.values():
-            mallopt(number, value)
+        for variable, (number, value) in _OPTIONS.items():
+            if variable not in os.environ:
+                mallopt(number, value)
 
 
 def _find(name: str) -> Callable[..., Any] | None:

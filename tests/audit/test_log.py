@@ -239,6 +239,21 @@ async def test_what_is_told_after_the_end_is_counted_as_lost(store, opener, capl
         await log.intent(log.entry("intent", "bot", "x"))
 
 
+async def test_what_is_told_while_the_chain_is_closed_is_stored_or_counted(
+    store, opener, monkeypatch, caplog
+):
+    leave = store.audit.leave
+
+    async def leave_late(*given: object) -> None:
+        log.record(log.entry("call", "bot", "late"))
+        await leave(*given)
+
+    async with opener.new_log(store) as log:
+        monkeypatch.setattr(store.audit, "leave", leave_late)
+    stored = [row for row in await rows(store, kind="call") if row.action == "late"]
+    assert stored or log.lost
+
+
 async def test_a_store_that_fails_in_a_new_way_is_no_store(store, opener, monkeypatch, caplog):
     log = await opener.log(store)
     await log.flush()

@@ -7,10 +7,11 @@ import pytest
 from tests.credentials.world import entry, running, text_of, until
 
 from mcp_junction.credentials import source as sources
+from mcp_junction.credentials.credentials import Credentials
 from mcp_junction.credentials.kinds import LEASE
 from mcp_junction.credentials.source import WAIT, AuthState
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.store.credentials import CredentialTables
+from mcp_junction.store.credentials import CREDENTIALS_TOPIC, CredentialTables
 from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(60)
@@ -173,3 +174,19 @@ async def test_a_row_that_was_edited_or_moved_does_not_open(issuer, worlds, open
         eve = world.source(principal=Principal("eve", Role.AGENT))
         assert eve.state is AuthState.NEEDS_SIGN_IN
         assert eve.current.line == b""
+
+
+async def test_what_could_not_be_loaded_is_loaded_when_the_store_is_asked_next():
+    asked = []
+
+    async def open_tables() -> None:
+        asked.append("tables")
+        if len(asked) == 1:
+            raise StoreUnavailable("it is away for a moment")
+
+    credentials = Credentials(open_tables, "mcp-junction")
+    with pytest.raises(StoreUnavailable):
+        await credentials.follow({CREDENTIALS_TOPIC: 7})
+    for _ in range(2):
+        await credentials.follow({CREDENTIALS_TOPIC: 7})
+    assert len(asked) == 2

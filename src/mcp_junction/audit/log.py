@@ -218,13 +218,14 @@ class AuditLog:
                 await self.flush()
                 await self._trail.leave([self.writer], self._now(), self._chain.index.close())
         except (TimeoutError, StoreUnavailable):
-            if self.waiting:
-                self._lose(self.waiting)
+            pass  # what is left is counted below
         if self._timer is not None:
             self._timer.cancel()
         await self._tasks.close()
         self._checkpointer.close()
         self._loop = None  # entries from now on are counted as lost
+        if self.waiting:  # among them what was recorded while the chain was closed
+            self._lose(self.waiting)
         self._refuse(StoreUnavailable("the audit is closed"))
 
     async def flush(self) -> None:

@@ -102,9 +102,9 @@ class Credentials:
         """Take over what other processes have changed."""
         generation = generations.get(CREDENTIALS_TOPIC, 0)
         if generation != self._generation:
-            is_first, self._generation = self._generation is None, generation
-            if not is_first or not self._rows:
+            if self._generation is not None or not self._rows:
                 await self.load()
+            self._generation = generation  # after it: what could not be loaded is loaded next time
 
     async def close(self) -> None:
         """Let renewals end: what an issuer has given out is stored."""
