@@ -1,14 +1,17 @@
 """ToolSettingAdministration: changes what operators set for tools, and follows the store.
 
 A change is one act in the audit and one event; it holds in this process before it is answered, and
-in others when they see another generation of its topic.
+in others when they see another generation of its topic. What people approved or blocked in other
+processes is taken over likewise. Lists of tools are no part of it: each process reads those from
+the servers itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,9 +30,11 @@ from mcp_junction.policy.tool_settings import (
 )
 from mcp_junction.policy.versions import OR, parse_ranges
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.member import Member
+from mcp_junction.registry.member import Decision, Member, decision_of
+from mcp_junction.store.records import ToolRecord
 from mcp_junction.store.store import Store
 from mcp_junction.store.tool_settings import TOOL_SETTINGS_TOPIC
+from mcp_junction.store.tools import DECISIONS_TOPIC
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -48,17 +53,20 @@ class ToolSettingAdministration:
         self,
         context: RegistryContext,
         on_changed: Callable[[Member, bool], None],
-        on_look: Callable[[Mapping[str, int]], Awaitable[None]],
+        on_decided: Callable[[Member, ToolRecord], None],
     ) -> None:
         """``on_changed`` is told of each member whose tools have other settings; and whether other
-        versions may be compatible. ``on_look`` is given the generations at each look."""
+        versions may be compatible. ``on_decided`` takes over the decision of a record; the member's
+        decisions are locked."""
         self._context = context
-        self._on_look = on_look
+        self._on_decided = on_decided
         self._settings = context.tool_settings
         self._on_changed = on_changed
         self._lock = asyncio.Lock()
         """Held while settings are read or changed: an older reading must not undo a change."""
         self._generation: int | None = None
+        self._decided: int | None = None
+        """The generation of decisions at the last look."""
 
     async def begin(self) -> None:
         """Read the settings, and follow what other processes change."""
@@ -70,7 +78,7 @@ class ToolSettingAdministration:
         store = self._context.store
         async with self._lock:
             generations = await store.generations()
-            await self._on_look(generations)
+            await self._follow_decisions(generations.get(DECISIONS_TOPIC, 0))
             generation = generations.get(TOOL_SETTINGS_TOPIC, 0)
             if generation == self._generation:
                 return
@@ -90,6 +98,28 @@ class ToolSettingAdministration:
                 await self.refresh()
             except StoreUnavailable:
                 continue  # the next look is soon
+
+    async def _follow_decisions(self, generation: int) -> None:
+        """Take over what was decided since the last look; the first look only remembers."""
+        if self._decided is not None and generation != self._decided:
+            await self._take_over_decisions()
+        self._decided = generation
+
+    async def _take_over_decisions(self) -> None:
+        tools, members = self._context.store.tools, self._context.members
+        differing: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for record in await tools.decided():
+            member = members.find(record.server_id)
+            if member is not None and _differs(member.decisions.get(record.name), record):
+                differing[member.id].append((member.id, record.name))
+        for server_id, pairs in differing.items():
+            member = members.find(server_id)
+            if member is None:
+                continue
+            async with member.decision_lock:  # what is decided here meanwhile is newer
+                for record in await tools.some(pairs):
+                    if _differs(member.decisions.get(record.name), record):
+                        self._on_decided(member, record)
 
     async def change(
         self, ref: str, name: str, given: Mapping[str, Any], actor: Principal
@@ -179,6 +209,16 @@ class ToolSettingAdministration:
                 problems.append(_problem(f"{path}.arguments.{fault[0]}".rstrip("."), fault[1]))
             stored.append(msgspec.to_builtins(msgspec.structs.replace(target, server_id=found.id)))
         return stored, problems
+
+
+def _differs(known: Decision | None, record: ToolRecord) -> bool:
+    """Whether the store has another decision than we have about a tool that we know."""
+    stored = decision_of(record)
+    return known is not None and (known.pinned, known.approved, known.blocked) != (
+        stored.pinned,
+        stored.approved,
+        stored.blocked,
+    )
 
 
 def check_versions(value: Any) -> tuple[str, list[Problem]]:

@@ -17,7 +17,6 @@ from mcp_junction.policy.pinning import STRICT, is_quarantined
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.decision_sync import DecisionSync
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
 from mcp_junction.registry.known_tools import KnownTools
 from mcp_junction.registry.member import Decision, Member, decision_of, is_remark
@@ -49,8 +48,9 @@ class RegistryTools:
         self._storage = ToolStorage(context.store, context.tasks, self._apply_stored)
         self.inspection = Inspection(context, self._storage, self._apply_flags)
         self.known = KnownTools(context)
-        decisions = DecisionSync(self._store, context.members, self._apply_decision)
-        self.settings = ToolSettingAdministration(context, self._apply_settings, decisions.follow)
+        self.settings = ToolSettingAdministration(
+            context, self._apply_settings, self._apply_decision
+        )
         self._refreshing: dict[str, ToolChanges] = {}
         self.synced_at: float | None = None
 
