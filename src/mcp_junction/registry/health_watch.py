@@ -8,14 +8,15 @@ from typing import Final
 import msgspec
 
 from mcp_junction.calls.events import CallEnded
-from mcp_junction.health.checks import (
+from mcp_junction.health.probes import (
     PING_TIMEOUT,
     Probe,
+    Probes,
+    ProbeSchedule,
     classify_call,
     make_ping_probe,
     make_url_probe,
 )
-from mcp_junction.health.probes import Probes, ProbeSchedule
 from mcp_junction.health.verdict import GOOD, HealthFacts, HealthVerdict, ProbeKind, ProbeResult
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.member import Member
