@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.exposure import ListedTokens, list_search
 from mcp_junction.catalog.items import ALL as EVERY_KIND
 from mcp_junction.catalog.items import (
     PROMPTS,
@@ -25,6 +24,7 @@ from mcp_junction.catalog.items import (
     ServerLists,
 )
 from mcp_junction.catalog.name_history import URIS, NameHistories
+from mcp_junction.catalog.own_tools import ListedTokens, list_search
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
 from mcp_junction.catalog.scope import OPEN, Scope
@@ -247,7 +247,14 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 visible,
                 history,
                 self.resources(scope),
-                search=list_search(visible, history.plain.names, self),
+                search=list_search(
+                    visible,
+                    history.plain.names,
+                    self.exposure,
+                    self.exposure_tokens,
+                    self.favourites,
+                    self.skills,
+                ),
                 timeout=self.timeout,
                 page_size=self.page_size,
                 pages=self.pages,
