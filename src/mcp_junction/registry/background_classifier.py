@@ -14,8 +14,12 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.llm_classifier import LLMClassifier
 from mcp_junction.registry.member import Member
-from mcp_junction.registry.suggestions import SkillSuggestions
-from mcp_junction.registry.verdicts import classify_as, read_skills, store_verdicts
+from mcp_junction.registry.verdicts import (
+    SkillSuggestions,
+    classify_as,
+    read_skills,
+    store_verdicts,
+)
 from mcp_junction.search.static_table import KIND
 from mcp_junction.search.static_table import MODEL as TABLE
 from mcp_junction.skills.classifier import (
