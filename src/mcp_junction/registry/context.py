@@ -11,9 +11,8 @@ from mcp_junction.config.settings import Settings
 from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
-from mcp_junction.registry.declarations import Declarations
+from mcp_junction.registry.known_tools import KnownTools, ToolRules
 from mcp_junction.registry.member import Members
-from mcp_junction.registry.tool_rules import ToolRules
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.store.store import Store
@@ -40,7 +39,7 @@ class RegistryContext:
         self.members = Members()
         self.tool_settings = ToolSettings()
         self.tool_rules = ToolRules(self.tool_settings, strict_schemas=settings.strict_schemas)
-        self.declared = Declarations()
+        self.known_tools = KnownTools(self.members, self.tool_rules)
         self.supervision = Supervision()
         """Tells of all long-lived tasks of the service."""
         self.supervision.include(audit.supervision, bus.supervision)

@@ -25,8 +25,8 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_by_flags
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.known_tools import ToolRules
 from mcp_junction.registry.member import INCOMPATIBLE, INVALID_SCHEMA, Decision, Member
-from mcp_junction.registry.tool_rules import ToolRules
 from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
@@ -169,7 +169,7 @@ class Inspection:
         rules = self._context.tool_rules
         if any(one.versions is not None for one in rules.settings.of_server(member.id)):
             for item in member.listed_tools:
-                why = rules.explain_incompatible(member, item.name, item.members)
+                why = rules.explain_incompatible(member, item)
                 if why:
                     found[item.name] = (*found.get(item.name, ()), f"{INCOMPATIBLE}: {why}")
         return found
@@ -207,9 +207,7 @@ class Inspection:
 
 def drop_hidden_tools(member: Member, offering: ServerLists, rules: ToolRules) -> ServerLists:
     """Return a member's lists without the tools that may not be shown."""
-    tools = tuple(
-        tool for tool in offering.tools if rules.why_hidden(member, tool.name, tool.members) is None
-    )
+    tools = tuple(tool for tool in offering.tools if rules.why_hidden(member, tool) is None)
     if len(tools) == len(offering.tools):
         return offering
     return msgspec.structs.replace(offering, tools=tools)
@@ -261,7 +259,7 @@ class SchemaFaults:
     """Finds the faults of schemas, and remembers them by the schema's hash.
 
     Checking thousands takes seconds: call it in a thread. Whether such a tool is hidden,
-    ``tool_rules.py`` says.
+    ``known_tools.py`` says.
     """
 
     def __init__(self) -> None:

@@ -156,7 +156,7 @@ class Registry:
             member.tool_count = len(member.offering.tools)
             shown = drop_hidden_tools(member, member.offering, self._context.tool_rules)
             self._junction.live_catalog.expect(shown, listed=False)
-        elif self._context.declared.of(record.id):
+        elif self._context.known_tools.declared(record.id):
             self.tools.show(member)
         if wanted:
             self._servers.start(member.name)
@@ -193,13 +193,15 @@ class Registry:
     def state(self) -> State:
         """Return the totals over all servers, for REST."""
         interval = self._junction.settings.health_interval_ms / 1000
-        uptime, indexed = time.time() - self._started_at, self._junction.tool_search.indexed
-        done = (
-            indexed,
+        return state_of(
+            self._members,
+            self.tools.synced_at,
+            interval,
+            time.time() - self._started_at,
+            self._junction.tool_search.indexed,
             self.skills.classifier.classified,
             self._junction.live_catalog.catalog.tokens,
         )
-        return state_of(self._members, self.tools.synced_at, interval, uptime, *done)
 
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None

@@ -18,10 +18,9 @@ from mcp_junction.config.registration import UNCONNECTED, Registration, read_reg
 from mcp_junction.errors import InvalidChange, Problem, ProblemCode
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, frames
-from mcp_junction.registry.known_tools import KnownTool
+from mcp_junction.registry.known_tools import HiddenReason, KnownTool
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.registry import Registry
-from mcp_junction.registry.tool_rules import HiddenReason
 from mcp_junction.registry.tool_settings import check_versions
 from mcp_junction.slices import pace
 from mcp_junction.store.tool_settings import DeclaredTool
@@ -151,14 +150,14 @@ class ServerRegistrar:
     ) -> None:
         """Store the declared tools in place of those that were declared before."""
         found = [msgspec.structs.replace(tool, server_id=member.id) for tool in tools]
-        before = {name: one.item for name, one in self._context.declared.of(member.id).items()}
+        before = self._context.known_tools.declared(member.id)
         store = self._context.store.declared_tools
         if await store.all(member.id) == sorted(found, key=lambda tool: tool.tool_name):
             return
         detail = {"tools": len(found)}
         async with self._context.audit_act(actor, "tools.declare", member.record, detail=detail):
             await store.replace(member.id, found)
-            self._context.declared.put(member.id, found)
+            self._context.known_tools.declare(member.id, found)
         self._registry.tools.show(member)
         added = [tool.tool_name for tool in found if tool.tool_name not in before]
         for start in range(0, len(added), _MOST_NAMES):

@@ -86,7 +86,7 @@ class ToolSettingAdministration:
             declared = await store.declared_tools.all()
             changed = self._settings.replace_all(found)
             self._generation = generation
-        changed |= self._context.declared.replace_all(declared)
+        changed |= self._context.known_tools.replace_declared(declared)
         for member in self._context.members:
             if member.id in changed:
                 self._on_changed(member, True)

@@ -18,9 +18,8 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
-from mcp_junction.registry.known_tools import KnownTools
+from mcp_junction.registry.known_tools import ToolState
 from mcp_junction.registry.member import Decision, Member, decision_of, is_remark
-from mcp_junction.registry.tool_rules import ToolState
 from mcp_junction.registry.tool_settings import ToolSettingAdministration
 from mcp_junction.registry.tool_storage import ToolStorage, to_item
 from mcp_junction.store.records import ToolChanges, ToolRecord
@@ -47,7 +46,7 @@ class RegistryTools:
         self._on_stored = on_stored
         self._storage = ToolStorage(context.store, context.tasks, self._apply_stored)
         self.inspection = Inspection(context, self._storage, self._apply_flags)
-        self.known = KnownTools(context)
+        self.known = context.known_tools
         self.settings = ToolSettingAdministration(
             context, self._apply_settings, self._apply_decision
         )
@@ -75,7 +74,7 @@ class RegistryTools:
 
     def _show_declared(self, member: Member) -> ServerLists | None:
         """Return the declared tools of a server that was never connected: calls wait for it."""
-        if not self._context.declared.of(member.id):
+        if not self.known.declared(member.id):
             return None
         tools = (one.item for one in self.known.of(member.id) if one.reason is None)
         return ServerLists(member.upstream, tools=tuple(tools))
@@ -146,8 +145,8 @@ class RegistryTools:
     def state_of(self, record: ToolRecord) -> ToolState:
         """Describe a stored tool: its version, risk and setting, and whether it can be called."""
         member = self._members.get(record.server_id)
-        members = to_item(record.name, record.definition).members
-        return self._context.tool_rules.state_of(member, record.name, members)
+        item = to_item(record.name, record.definition)
+        return self._context.tool_rules.state_of(member, item)
 
     async def wait_until_stored(self, member: Member) -> None:
         """Wait a short time until the newest lists of a server are in the store."""
