@@ -33,6 +33,7 @@ from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
 from mcp_junction.store.records import PendingTool, SkillRecord
 from mcp_junction.store.vectors import StoredVector
+from mcp_junction.tasks import OnDemandTask
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -72,8 +73,9 @@ class BackgroundClassifier:
         self._has_changed = False
         self._has_renewed = False
         self._has_begun = False
-        self._news = asyncio.Event()
-        self._working: asyncio.Task[None] | None = None
+        self._task = OnDemandTask(context.tasks, "classification", self._work)
+        self._news = self._task.news
+        self.wait_until_done = self._task.wait_until_done
 
     def set_model(self, model: Model, classifier: Classifier | None = None) -> None:
         """Use this model for vectors; and for verdicts, unless a classifier is given."""
@@ -87,15 +89,8 @@ class BackgroundClassifier:
 
     def wake(self) -> None:
         """Look for tools to classify, soon."""
-        self._news.set()
-        if self._has_begun and (self._working is None or self._working.done()):
-            tasks = self._context.tasks
-            self._working = tasks.supervise("classification", self._work, is_vital=False)
-
-    async def wait_until_done(self) -> None:
-        """Wait until nothing is left to do."""
-        if self._working is not None:
-            await asyncio.wait({self._working})
+        if self._has_begun:
+            self._task.wake()
 
     # -- the task
 

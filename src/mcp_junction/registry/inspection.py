@@ -30,6 +30,7 @@ from mcp_junction.registry.member import INCOMPATIBLE, INVALID_SCHEMA, Decision,
 from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
+from mcp_junction.tasks import OnDemandTask
 from mcp_junction.upstream.events import ServerChange
 
 log = logging.getLogger("mcp_junction.registry")
@@ -61,8 +62,10 @@ class Inspection:
         self._storage = storage
         self._on_flagged = on_flagged
         self._schemas = SchemaFaults()
-        self._examining: asyncio.Task[None] | None = None
-        self._again = False
+        self._examination = OnDemandTask(context.tasks, "tool flags", self._examine)
+        self.schedule = self._examination.wake
+        """Examines all tools together, soon; if that is being done, once more after it."""
+        self.wait_until_done = self._examination.wait_until_done
 
     async def review(self, offering: ServerLists) -> ServerLists:
         """Inspect a server's new lists, and return what of them may be shown."""
@@ -117,26 +120,15 @@ class Inspection:
 
     # -- flags
 
-    def schedule(self) -> None:
-        """Examine all tools together, soon; if that is being done, once more after it."""
-        self._again = True
-        if self._examining is None or self._examining.done():
-            tasks = self._context.tasks
-            self._examining = tasks.supervise("tool flags", self._examine, is_vital=False)
-
-    async def wait_until_done(self, limit: float | None = None) -> None:
-        """Wait until nothing is left to examine, at most ``limit`` seconds."""
-        if self._examining is not None:
-            await asyncio.wait({self._examining}, timeout=limit)
-
     async def _examine(self) -> None:
-        while self._again:
+        news = self._examination.news
+        while news.is_set():
             await asyncio.sleep(_PAUSE)
-            self._again = False
+            news.clear()
             try:
                 await self._examine_once()
             except Exception:  # the task is restarted, and then tries again
-                self._again = True
+                news.set()
                 raise
 
     async def _examine_once(self) -> None:
@@ -199,7 +191,7 @@ class Inspection:
             log.warning("server %r: its flags cannot be stored: %s", member.name, error)
             for name in marks:
                 member.decisions[name].flags = ()  # so that it is tried again
-            self._again = True
+            self._examination.news.set()
             await asyncio.sleep(_RETRY)
         flagged = {name: flags for name, (flags, _) in marks.items() if flags}
         self._on_flagged(member, flagged, quarantined)
