@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Final
 
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.config.settings import Settings
@@ -18,6 +18,9 @@ from mcp_junction.store.records import ServerRecord
 from mcp_junction.store.store import Store
 from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.telemetry.bus import Bus
+
+MOST_NAMES: Final = 200
+"""The most names of tools in one event."""
 
 
 class RegistryContext:
@@ -55,6 +58,12 @@ class RegistryContext:
         """Enter it around a change of a server: the audit has the beginning and the end."""
         given = {"server_id": record.id, "target": record.name, **more}
         return self.audit.act(actor.id, actor.role.value, action, **given)
+
+    def publish_tools(self, record: ServerRecord, names: Sequence[str], **more: Any) -> None:
+        """Announce on the bus the new tools of a server, not too many in one event."""
+        for start in range(0, len(names), MOST_NAMES):
+            some = names[start : start + MOST_NAMES]
+            self.publish("tool.registered", record, tools=some, **more)
 
     def publish(self, kind: str, record: ServerRecord, **more: Any) -> None:
         """Announce on the bus what has happened to a server."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.errors import InvalidChange, Problem, ProblemCode, StoreUnavailable
+from mcp_junction.errors import InvalidChange, Problem, StoreUnavailable, invalid_at
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.tool_settings import (
     ALL_TOOLS,
@@ -149,12 +149,14 @@ class ToolSettingAdministration:
 
     def _check(self, member: Member, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields as they are stored. Raises InvalidChange."""
-        problems = [_problem(f"$.{key}", "is not known here") for key in given.keys() - {*SETTABLE}]
+        problems = [
+            invalid_at(f"$.{key}", "is not known here") for key in given.keys() - {*SETTABLE}
+        ]
         if not name or "\0" in name or len(name) > 1_000:
-            problems.append(_problem("tool_name", "must be the name of a tool"))
+            problems.append(invalid_at("tool_name", "must be the name of a tool"))
         if name == ALL_TOOLS and not given.keys() <= {"versions"}:
             words = "only versions can be set for all tools of a server; name one tool"
-            problems.append(_problem("tool_name", words))
+            problems.append(invalid_at("tool_name", words))
         changes: dict[str, Any] = {}
         for key in SETTABLE:
             if key in given and given[key] is None:
@@ -176,9 +178,9 @@ class ToolSettingAdministration:
         try:
             msgspec.convert({"server_id": "", "tool_name": "", key: value}, ToolSetting)
         except msgspec.ValidationError as error:
-            return value, [_problem(f"$.{key}", f"is not right: {str(error).split(' - ')[0]}")]
+            return value, [invalid_at(f"$.{key}", f"is not right: {str(error).split(' - ')[0]}")]
         if key == "timeout_ms" and not 1 <= value <= LONGEST_TIMEOUT:
-            return value, [_problem("$.timeout_ms", "must be milliseconds: 1 up to a day")]
+            return value, [invalid_at("$.timeout_ms", "must be milliseconds: 1 up to a day")]
         return value, []
 
     def _check_fallbacks(
@@ -187,26 +189,26 @@ class ToolSettingAdministration:
         try:
             targets = msgspec.convert(value, list[FallbackTarget])
         except msgspec.ValidationError as error:
-            return [], [_problem("$.fallbacks", f"is not right: {error}")]
+            return [], [invalid_at("$.fallbacks", f"is not right: {error}")]
         problems: list[Problem] = []
         if len(targets) > MAX_FALLBACKS:
-            problems.append(_problem("$.fallbacks", f"has more than {MAX_FALLBACKS} targets"))
+            problems.append(invalid_at("$.fallbacks", f"has more than {MAX_FALLBACKS} targets"))
         stored, seen = [], {(member.id, name)}
         for number, target in enumerate(targets):
             path = f"$.fallbacks[{number}]"
             found = self._context.members.find(target.server_id)
             if found is None:
-                problems.append(_problem(f"{path}.server_id", "there is no such server"))
+                problems.append(invalid_at(f"{path}.server_id", "there is no such server"))
                 continue
             if (found.id, target.tool_name) in seen:
                 words = "is the tool itself, or a target that stands there already"
-                problems.append(_problem(path, words))
+                problems.append(invalid_at(path, words))
             seen.add((found.id, target.tool_name))
             if not target.tool_name or "\0" in target.tool_name:
-                problems.append(_problem(f"{path}.tool_name", "must be the name of a tool"))
+                problems.append(invalid_at(f"{path}.tool_name", "must be the name of a tool"))
             fault = find_mapping_fault(target.arguments or {})
             if fault is not None:
-                problems.append(_problem(f"{path}.arguments.{fault[0]}".rstrip("."), fault[1]))
+                problems.append(invalid_at(f"{path}.arguments.{fault[0]}".rstrip("."), fault[1]))
             stored.append(msgspec.to_builtins(msgspec.structs.replace(target, server_id=found.id)))
         return stored, problems
 
@@ -225,17 +227,13 @@ def check_versions(value: Any) -> tuple[str, list[Problem]]:
     """Check a range, or a list of ranges of which one has to hold."""
     texts = value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
-        return "", [_problem("$.versions", "must be a version range like >=1.2,<2, or several")]
+        return "", [invalid_at("$.versions", "must be a version range like >=1.2,<2, or several")]
     joined = f" {OR} ".join(text.strip() for text in texts)
     try:
         parse_ranges(joined)
     except ValueError as error:
-        return "", [_problem("$.versions", str(error))]
+        return "", [invalid_at("$.versions", str(error))]
     return joined, []
-
-
-def _problem(path: str, message: str) -> Problem:
-    return Problem(ProblemCode.INVALID_SCHEMA, path, message)
 
 
 async def carry_over_tool_settings(store: Store, audit: AuditLog, folder: Path) -> int:

@@ -16,7 +16,7 @@ from mcp_junction.errors import DefinitionChanged, NotFound, Phase, ServerError
 from mcp_junction.policy.pinning import STRICT, is_quarantined
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
-from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.context import MOST_NAMES, RegistryContext
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
 from mcp_junction.registry.known_tools import ToolState
 from mcp_junction.registry.member import Decision, Member, decision_of, is_remark
@@ -29,7 +29,6 @@ from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.registry")
 
-_MOST_NAMES: Final = 200
 _MOST_DIFFS: Final = 20
 _WAIT: Final = 2.0
 """Seconds that a request waits for lists that are being inspected or stored."""
@@ -267,10 +266,7 @@ class RegistryTools:
         self._adopt_quarantine(member, changed)
         destructive = (new.name for new in changed if new.was_destructive)
         self._context.tool_settings.note_destructive(member.id, destructive)
-        added = [record.name for record in changes.added]
-        for start in range(0, len(added), _MOST_NAMES):
-            names = added[start : start + _MOST_NAMES]
-            self._context.publish("tool.registered", member.record, tools=names)
+        self._context.publish_tools(member.record, [record.name for record in changes.added])
         self._context.tasks.spawn(self._publish_changes(member, changes))
 
     def _adopt_quarantine(self, member: Member, stored: list[ToolRecord]) -> None:
@@ -294,13 +290,13 @@ class RegistryTools:
         self._context.publish(
             "tools.changed",
             member.record,
-            added=[record.name for record in changes.added][:_MOST_NAMES],
-            changed=[new.name for _, new in changes.changed][:_MOST_NAMES],
-            removed=[record.name for record in changes.removed][:_MOST_NAMES],
+            added=[record.name for record in changes.added][:MOST_NAMES],
+            changed=[new.name for _, new in changes.changed][:MOST_NAMES],
+            removed=[record.name for record in changes.removed][:MOST_NAMES],
             counts=[len(changes.added), len(changes.changed), len(changes.removed)],
             diffs=diffs,
-            quarantined=[new.name for _, new in differing if new.quarantined][:_MOST_NAMES],
-            released=released[:_MOST_NAMES],
+            quarantined=[new.name for _, new in differing if new.quarantined][:MOST_NAMES],
+            released=released[:MOST_NAMES],
         )
         audit = self._context.audit
         for name, lines in diffs.items():
@@ -320,7 +316,7 @@ class RegistryTools:
             self.show(member)
         if flags:
             _warn_of_remarks(member, flags)
-            few = {name: list(words) for name, words in list(flags.items())[:_MOST_NAMES]}
+            few = {name: list(words) for name, words in list(flags.items())[:MOST_NAMES]}
             self._context.publish(
                 "tools.flagged", member.record, flags=few, quarantined=quarantined
             )
