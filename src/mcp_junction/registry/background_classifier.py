@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+from mcp_junction.config.settings import OFF
 from mcp_junction.errors import ModelUnavailable, StoreError
 from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.llm_classifier import LLMClassifier
+from mcp_junction.registry.llm_classifier import LLMClassifier, LLMEndpoint
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.verdicts import (
     SkillSuggestions,
@@ -52,24 +53,20 @@ _Pools = dict[str, bytes]
 class BackgroundClassifier:
     """Classifies new and changed tools, in the background, and updates the vectors of skills."""
 
-    def __init__(
-        self,
-        context: RegistryContext,
-        model: Model | None = None,
-        classifier: Classifier | None = None,
-        retry: float = RETRY,
-    ) -> None:
+    def __init__(self, context: RegistryContext) -> None:
         self._context = context
-        self.set_model(model or ModelWorker(context.tasks), classifier)
-        self.retry = retry
+        self.set_model(ModelWorker(context.tasks))
+        self.retry = RETRY
         """Seconds until tools that could not be classified are tried again."""
         self.classified = 0
         """The number of classified tools, when they were last counted."""
         self.show_skills: Callable[[Mapping[Pair, str]], None] = lambda _: None
         """Told the name of the likeliest skill of each tool, when those may have changed."""
         self.suggestions = SkillSuggestions(context)
-        self.llm = LLMClassifier.from_settings(context, self.wake)
+        self.llm: LLMClassifier | None = None
         """Replaces the offline verdicts, where an LLM is set."""
+        if context.settings.llm_provider != OFF:
+            self.llm = LLMClassifier(context, LLMEndpoint(context.settings), self.wake)
         self._has_changed = False
         self._has_renewed = False
         self._has_begun = False

@@ -32,13 +32,12 @@ class RegistryContext:
         store: Store,
         audit: AuditLog,
         bus: Bus,
-        clock: Clock | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
         self.audit = audit
         self.bus = bus
-        self.clock = clock or SystemClock()
+        self.clock: Clock = SystemClock()
         self.members = Members()
         self.tool_settings = ToolSettings()
         self.tool_rules = ToolRules(self.tool_settings, strict_schemas=settings.strict_schemas)

@@ -235,7 +235,7 @@ def _find_flags(
         for offer in offering.tools
     )
     found: dict[str, Flags] = {}
-    for pair, flags in suspicion.examine(tools, iterate=iterate).items():
+    for pair, flags in suspicion.examine(tools, iterate).items():
         if flags:
             words = tuple(dict.fromkeys(_format_flag(flag) for flag in flags))
             found.setdefault(ids[pair.server], {})[pair.name] = words[:_FLAGS]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
-from mcp_junction.config.settings import OFF, Settings
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import AddressRefused, ModelUnavailable, StoreError
 from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.redaction.known import KNOWN
@@ -131,13 +131,6 @@ class LLMClassifier:
         self.wake = self._task.wake
         """Looks for tools to classify, soon."""
         self.wait_until_done = self._task.wait_until_done
-
-    @classmethod
-    def from_settings(cls, context: RegistryContext, on_stored: Callable[[], None]) -> Self | None:
-        """Make one if an LLM is set."""
-        if context.settings.llm_provider == OFF:
-            return None
-        return cls(context, LLMEndpoint(context.settings), on_stored)
 
     async def _work(self) -> None:
         news = self._task.news

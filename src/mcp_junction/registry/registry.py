@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
@@ -101,12 +100,7 @@ class Registry:
         for member in self._members:
             await self.tools.wait_until_stored(member)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._context.is_open = False
         await self._lifecycle.end()
         with suppress(TimeoutError):

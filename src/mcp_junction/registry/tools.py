@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any, Final
+from typing import Final
 
 from mcp_junction.catalog.items import ServerLists
 from mcp_junction.errors import DefinitionChanged, NotFound, Phase, ServerError
@@ -111,9 +111,7 @@ class RegistryTools:
 
     async def get(self, ref: str, name: str) -> ToolRecord:
         """Return one tool of a server by its own name. Raises NotFound."""
-        return await self._get(self._members.get(ref), name)
-
-    async def _get(self, member: Member, name: str) -> ToolRecord:
+        member = self._members.get(ref)
         await self.wait_until_stored(member)
         found = await self._store.get(member.id, name)
         if found.gone_at is not None:
@@ -194,13 +192,14 @@ class RegistryTools:
     ) -> ToolRecord:
         """Store a decision about the definition with this hash, and apply it."""
         member = self._members.get(ref)
-        async with self._audit_act(actor, f"tool.{verb}", member, name, hash=digest):
+        given = {"target": f"{member.name}.{name}", "detail": {"hash": digest}}
+        async with self._context.audit_act(actor, f"tool.{verb}", member.record, **given):
             await self.wait_until_stored(member)
             await self.inspection.wait_until_done(_WAIT)  # it is approved with its flags
             async with member.decision_lock:
                 known = member.decisions.get(name)
                 if known is not None and member.offering is not None and known.hash != digest:
-                    await self._get(member, name)  # it may have left
+                    await self.get(member.id, name)  # it may have left
                     raise DefinitionChanged(known.hash)
                 record = await write(member.id, name, digest)
                 self._apply_decision(member, record)
@@ -219,12 +218,6 @@ class RegistryTools:
             if marks:
                 await self._store.mark(member.id, marks)
                 self.show(member)
-
-    def _audit_act(
-        self, actor: Principal, action: str, member: Member, name: str, **detail: Any
-    ) -> Any:
-        target = f"{member.name}.{name}"
-        return self._context.audit_act(actor, action, member.record, target=target, detail=detail)
 
     def _apply_settings(self, member: Member, has_versions: bool) -> None:
         """Show what may be shown by a member's new tool settings."""
