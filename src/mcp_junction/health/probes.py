@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -73,8 +74,8 @@ class Probes:
         self._on_verdict = on_verdict
         self._schedule = schedule or ProbeSchedule()
         self._chance = chance
-        self.records: dict[str, HealthRecord] = {}
-        """What is known of each server, by its key."""
+        self.records: defaultdict[str, HealthRecord] = defaultdict(HealthRecord)
+        """What is known of each server, by its key; a new record for one not seen before."""
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._tasks = TaskScope("health", supervision)
 
@@ -87,7 +88,7 @@ class Probes:
     def watch(self, key: str, probe: Probe) -> None:
         """Reset a server that has connected, and probe it from now on."""
         self._cancel(key)
-        record = self.record(key)
+        record = self.records[key]
         before = record.verdict
         record.note_connected()
         watch = partial(self._watch, key, probe)
@@ -97,7 +98,7 @@ class Probes:
     def unwatch(self, key: str, *, reachable: bool = False, refused: bool = False) -> None:
         """Stop probing a server without a link; ``refused``: it did not accept our credentials."""
         self._cancel(key)
-        self.record(key).note_disconnected(
+        self.records[key].note_disconnected(
             reachable=reachable or refused, authenticated=False if refused else None
         )
 
@@ -106,22 +107,16 @@ class Probes:
         self._cancel(key)
         self.records.pop(key, None)
 
-    def enable(self, key: str, enabled: bool) -> None:
-        """Note that the operator has switched a server on or off."""
-        self.record(key).enabled = enabled
-
     def observe_call(self, key: str, kind: CallKind) -> None:
         """Count a call that has ended."""
-        record = self.records.get(key)
-        if record is None:
-            record = self.record(key)
+        record = self.records[key]
         before = record.verdict
         if record.add_call(kind) is not before:
             self._report_if_changed(key, before)
 
     def observe_probe(self, key: str, result: ProbeResult) -> None:
         """Count a probe that has ended."""
-        record = self.record(key)
+        record = self.records[key]
         before = record.verdict
         record.add_probe(self._clock.now(), result)
         if result.kind is not ProbeKind.GOOD:
@@ -131,15 +126,8 @@ class Probes:
 
     # -- output
 
-    def record(self, key: str) -> HealthRecord:
-        """Return the health record of a server; a new one for one not seen before."""
-        record = self.records.get(key)
-        if record is None:
-            record = self.records[key] = HealthRecord()
-        return record
-
     def facts(self, key: str) -> HealthFacts:
-        return self.record(key).facts()
+        return self.records[key].facts()
 
     @property
     def watched(self) -> frozenset[str]:
@@ -153,7 +141,7 @@ class Probes:
             self.observe_probe(key, await self._run_probe(probe))
             if self._watches.get(key) is not asyncio.current_task():
                 return  # on_verdict has ended or replaced this watch
-            if self.record(key).verdict is HealthVerdict.FAILED:
+            if self.records[key].verdict is HealthVerdict.FAILED:
                 del self._watches[key]
                 return
             swing = 1 + JITTER * (2 * self._chance() - 1)
@@ -181,7 +169,7 @@ class Probes:
             task.cancel()
 
     def _report_if_changed(self, key: str, before: HealthVerdict) -> None:
-        record = self.record(key)
+        record = self.records[key]
         if record.verdict is not before:
             self._on_verdict(key, record.verdict, record.facts())
 

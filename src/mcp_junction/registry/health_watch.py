@@ -37,7 +37,7 @@ class HealthWatch:
         clock: Clock,
         schedule: ProbeSchedule,
         member_of: Callable[[str], Member | None],
-        supervision: Supervision | None = None,
+        supervision: Supervision,
     ) -> None:
         self._clock = clock
         self._member_of = member_of
@@ -52,8 +52,9 @@ class HealthWatch:
         await self._probes.close()
 
     def facts(self, member: Member) -> HealthFacts:
-        self._probes.enable(member.id, member.record.enabled)
-        return self._probes.facts(member.id)
+        record = self._records[member.id]
+        record.enabled = member.record.enabled
+        return record.facts()
 
     def watch(self, member: Member) -> None:
         """Probe a member that has a link, from now on."""
