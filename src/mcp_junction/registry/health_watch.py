@@ -76,9 +76,11 @@ class HealthWatch:
         route = ended.route
         if route is None or not (server := route.upstream.definition.id):
             return
+        record = self._records.get(server)
+        if record is None and self._member_of(server) is None:
+            return  # it was removed while the call ran
         if ended.outcome.kind is RESULT and route.upstream.link is not None:  # as nearly always
             self._answered[server] = self._now()
-            record = self._records.get(server)
             if record is None or not (record.is_steady or record.count_good()):
                 self._probes.observe_call(server, GOOD)
         elif not route.upstream.is_shut:  # what is being disconnected is refused by us
