@@ -179,7 +179,7 @@ async def open_credentials(stack: AsyncExitStack, store: Any, parts: Any, config
         return store.credentials
 
     credentials = Credentials(tables, config.settings.name, config.settings.public_url)
-    credentials.listeners.append(parts.auth_events.note)
+    credentials.listeners.append(parts.lifecycle.note_credential)
     stack.push_async_callback(credentials.close)
     await credentials.load()
     return credentials

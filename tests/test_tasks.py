@@ -7,7 +7,14 @@ import logging
 
 import pytest
 
-from mcp_junction.tasks import Supervision, TaskScope, resolve, wait_for_any, wait_unless
+from mcp_junction.tasks import (
+    OnDemandTask,
+    Supervision,
+    TaskScope,
+    resolve,
+    wait_for_any,
+    wait_unless,
+)
 
 BOUND = 30.0
 
@@ -387,3 +394,26 @@ async def test_a_future_is_resolved_once():
     cancelled.cancel()
     resolve(cancelled, 3)
     assert cancelled.cancelled()
+
+
+async def test_a_task_on_demand_runs_when_it_is_woken_and_ends_when_nothing_is_left():
+    scope, done = TaskScope("test"), []
+
+    async def work() -> None:
+        while task.news.is_set():
+            task.news.clear()
+            done.append(len(scope))
+            await asyncio.sleep(0)
+
+    task = OnDemandTask(scope, "work", work)
+    await task.wait_until_done()
+    assert done == [], "nobody has woken it"
+    task.wake()
+    await asyncio.sleep(0)
+    task.wake()
+    await asyncio.wait_for(task.wait_until_done(), BOUND)
+    assert done == [1, 1], "once more after what it was at, in one task"
+    task.wake()
+    await task.wait_until_done(BOUND)
+    assert done == [1, 1, 1]
+    await scope.close()

@@ -70,6 +70,11 @@ class Problem(NamedTuple):
         return f"[{self.code}] {self.path}: {self.message}"
 
 
+def invalid_at(path: str, message: str) -> Problem:
+    """Return the problem that a value is of the wrong type, or makes no sense."""
+    return Problem(ProblemCode.INVALID_SCHEMA, path, message)
+
+
 class ConfigError(JunctionError):
     """A config file cannot be used. All its problems are reported together."""
 

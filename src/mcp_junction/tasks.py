@@ -257,6 +257,35 @@ class TaskScope:
             coming.cancel()
 
 
+class OnDemandTask:
+    """A supervised task that is started when there is something to do, and ends when there is not.
+
+    ``run`` works while ``news`` is set, and clears it before it looks for work.
+    """
+
+    __slots__ = ("_name", "_run", "_task", "_tasks", "news")
+
+    def __init__(
+        self, tasks: TaskScope, name: str, run: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.news = asyncio.Event()
+        self._tasks = tasks
+        self._name = name
+        self._run = run
+        self._task: asyncio.Task[None] | None = None
+
+    def wake(self) -> None:
+        """Have it look for work soon; if it is at work, once more after that."""
+        self.news.set()
+        if self._task is None or self._task.done():
+            self._task = self._tasks.supervise(self._name, self._run, is_vital=False)
+
+    async def wait_until_done(self, limit: float | None = None) -> None:
+        """Wait until nothing is left to do, at most ``limit`` seconds."""
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=limit)
+
+
 async def wait_unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
     """Wait for ``what`` unless ``stopped`` is set before; whether ``what`` is done."""
     stop = asyncio.ensure_future(stopped.wait())  # noqa: TID251 - awaited right here

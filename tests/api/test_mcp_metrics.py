@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.api.test_metrics import scraped
 
-from mcp_junction.registry import call_metrics
+from mcp_junction.registry import metrics
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 
 pytestmark = pytest.mark.req("REQ-MCP-OBS-001")
@@ -82,8 +82,8 @@ async def test_a_scrape_shows_calls_with_names_of_the_registry_alone(served):
 def test_circuits_are_shown_by_their_state_and_only_so_many():
     states = [BreakerState.CLOSED] * 400 + [BreakerState.OPEN, BreakerState.HALF_OPEN]
     rows = [BreakerRow("s", f"t{n:03}", state) for n, state in enumerate(states)]
-    shown = call_metrics._states(rows, lambda server: f"name-of-{server}")
-    assert len(shown) == call_metrics.CIRCUITS
+    shown = metrics._states(rows, lambda server: f"name-of-{server}")
+    assert len(shown) == metrics.CIRCUITS
     assert shown["name-of-s:t400"] == 1
     assert shown["name-of-s:t401"] == 2
     assert shown["name-of-s:t000"] == 0

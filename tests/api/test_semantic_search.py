@@ -3,6 +3,7 @@
 import re
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.plugin_rest import serve_api
 from tests.registry.toolbox import tool
 
 from mcp_junction.demo import DEMOS
-from mcp_junction.registry.search_vectors import ToolPayloads
+from mcp_junction.registry.search_vectors import describe_tools
 from mcp_junction.search.mirror import VectorMirror
 from mcp_junction.search.qdrant import QdrantVectors
 from mcp_junction.search.semantic import SEARCH_MODEL
@@ -140,7 +141,7 @@ async def test_a_query_that_is_no_text_is_refused(served, body):
 async def test_while_a_qdrant_is_away_memory_is_searched_and_the_answer_says_so(served, add):
     await add(served, "sky", SKY)
     index = served.context.junction.tool_search.begin().vectors
-    away = QdrantVectors.connect("http://127.0.0.1:9", ToolPayloads(served.registry))
+    away = QdrantVectors.connect("http://127.0.0.1:9", partial(describe_tools, served.registry))
     index._mirror = VectorMirror(
         served.junction.tasks, away, index._cache, SEARCH_MODEL, kept_here=frozenset(), retry=30
     )

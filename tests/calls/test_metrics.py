@@ -11,7 +11,7 @@ from mcp_junction.calls.events import CallEnded
 from mcp_junction.calls.metrics import ERROR_TYPES, CallMetrics
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import names, versions
-from mcp_junction.registry.call_metrics import families_of_calls
+from mcp_junction.registry.metrics import families_of_calls
 from mcp_junction.resilience.failures import Failure, FailureKind
 from mcp_junction.telemetry.exposition import format_families
 from mcp_junction.telemetry.tallies import OTHER

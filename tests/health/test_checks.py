@@ -3,7 +3,7 @@
 import pytest
 from tests.http.origin import Origin, Visit
 
-from mcp_junction.health.checks import (
+from mcp_junction.health.probes import (
     classify_call,
     classify_status,
     make_ping_probe,

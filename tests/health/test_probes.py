@@ -169,7 +169,7 @@ async def test_a_listener_may_stop_the_watch_it_is_told_of(ward):
 
 
 async def test_it_can_be_switched_off(ward):
-    ward.probes.enable("a", False)
+    ward.probes.records["a"].enabled = False
     assert ward.probes.facts("a").enabled is False
 
 

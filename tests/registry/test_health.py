@@ -1,13 +1,18 @@
 """Servers are checked and their calls counted, and their status follows; lost ones come back."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from tests.http.origin import Origin, Visit
 from tests.plugin_registry import ADMIN, registration
 from tests.registry.toolbox import tool, until
 
+from mcp_junction.health.probes import ProbeSchedule
 from mcp_junction.registry import health_watch as watch
+from mcp_junction.tasks import Supervision
+from mcp_junction.testing.fakes import FakeClock
+from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, OutcomeKind
 
 QUICK = {"health_interval_ms": 30, "health_timeout_ms": 200}
@@ -240,3 +245,15 @@ async def test_an_error_that_only_speaks_of_401_says_nothing_of_credentials(sing
     record = await _fails(single, refuse)
     assert "401" in record.error_message
     assert record.authenticated is None
+
+
+@pytest.mark.parametrize("link", [object(), None])
+async def test_a_call_that_ends_after_its_server_was_removed_leaves_nothing(link):
+    health = watch.HealthWatch(FakeClock(), ProbeSchedule(), lambda _: None, Supervision())
+    definition = SimpleNamespace(id="removed")
+    upstream = SimpleNamespace(definition=definition, link=link, is_shut=False)
+    outcome = outcomes.result(b"{}")
+    health.observe_call(SimpleNamespace(route=SimpleNamespace(upstream=upstream), outcome=outcome))
+    assert not health._answered
+    assert not health._records
+    await health.close()

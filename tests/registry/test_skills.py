@@ -295,18 +295,23 @@ async def test_an_outage_of_the_store_is_waited_out(single, toolbox):
 async def test_a_service_that_ends_does_not_wait_for_what_is_being_classified(single, toolbox):
     running = await single()
     work = classifying(running)
-    begun = asyncio.Event()
+    begun, cancelled = asyncio.Event(), asyncio.Event()
 
     async def endless(*given):
         begun.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
 
     work.classifier = endless
     await running.add("mail", await toolbox(MAIL))
     work.begin()
     await asyncio.wait_for(begun.wait(), 20)
     await asyncio.wait_for(single.stop(), 30)
-    assert work._working.cancelled()
+    assert cancelled.is_set()
+    await asyncio.wait_for(work.wait_until_done(), 20)
 
 
 async def test_a_removed_skill_is_taken_from_its_tools_which_get_another(platform, toolbox):

@@ -37,8 +37,8 @@ from mcp_junction.catalog.suspicion import NAMING_OTHERS
 from mcp_junction.errors import NotFound
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
+from mcp_junction.registry.known_tools import ToolState
 from mcp_junction.registry.registry import Registry
-from mcp_junction.registry.tool_rules import ToolState
 from mcp_junction.skills.classifier import SkillVerdict
 from mcp_junction.store.records import ServerRecord, ToolRecord
 

@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.catalog.exposure import ListedTokens, list_search
 from mcp_junction.catalog.items import ALL as EVERY_KIND
 from mcp_junction.catalog.items import (
     PROMPTS,
@@ -25,8 +24,9 @@ from mcp_junction.catalog.items import (
     ServerLists,
 )
 from mcp_junction.catalog.name_history import URIS, NameHistories
+from mcp_junction.catalog.own_tools import ListedTokens, list_search
 from mcp_junction.catalog.resources import ResourceView
-from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList, fingerprint
+from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.catalog.view import View, Visible
 from mcp_junction.config.settings import ALL
@@ -247,7 +247,14 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 visible,
                 history,
                 self.resources(scope),
-                search=list_search(visible, history.plain.names, self),
+                search=list_search(
+                    visible,
+                    history.plain.names,
+                    self.exposure,
+                    self.exposure_tokens,
+                    self.favourites,
+                    self.skills,
+                ),
                 timeout=self.timeout,
                 page_size=self.page_size,
                 pages=self.pages,
@@ -334,9 +341,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
                 for number, offer in listed.items.items():
                     if admits(offer.name):
                         mask[number] = state
-        mark = fingerprint(mask)
-        shared = self._masks.setdefault((kind, mark), bytes(mask))
-        return Visible(scope, kind, roll, shared, mark, lists)
+        made = bytes(mask)
+        return Visible(scope, kind, roll, self._masks.setdefault((kind, made), made), lists)
 
     def _list(self, key: str, kind: ListKind) -> NumberedList:
         found = self._lists.get((key, kind))

@@ -16,7 +16,7 @@ import msgspec
 
 from mcp_junction.config.load import Config, ExposureRule
 from mcp_junction.config.settings import Settings
-from mcp_junction.errors import ConfigError, Problem, ProblemCode
+from mcp_junction.errors import ConfigError, Problem, invalid_at
 from mcp_junction.protocol.names import STRICT, Pair, Spelling
 
 log = logging.getLogger("mcp_junction.catalog")
@@ -154,7 +154,7 @@ def named_sets(config: Config) -> dict[str, Endpoint]:
             known = {*servers, *config.disabled}
             chosen = found[name] = named_set(name, entries, known, *asked[1:])
         except ValueError as error:
-            problems.append(Problem(ProblemCode.INVALID_SCHEMA, place, str(error)))
+            problems.append(invalid_at(place, str(error)))
             continue
         for entry, pattern in zip(entries, chosen.patterns or (), strict=True):
             if not any(pattern.admits_server(key) for key in servers):

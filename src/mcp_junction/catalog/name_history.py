@@ -10,13 +10,12 @@ may not see. Nothing of it outlives the process.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import compress
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
 from mcp_junction.catalog.items import ALL, ListKind, ServerLists
-from mcp_junction.catalog.roll import Mask, PlainNames, Roll
+from mcp_junction.catalog.roll import Roll, bits_of, numbers_in
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair, Spelling
 
@@ -27,6 +26,7 @@ MOST_UNUSED: Final = 4 * MOST_PAST
 """How many unused numbers a Roll may have, beyond as many as are used, before it is replaced."""
 URIS: Final = Spelling("", prefixed=False)
 """How URIs are spelled: as they are."""
+_NOWHERE: Final[Mapping[int, int]] = {}
 
 
 class NameHistory:
@@ -34,23 +34,19 @@ class NameHistory:
 
     __slots__ = ("_names", "_owners", "_roll", "plain", "shown")
 
-    def __init__(self, roll: Roll, plain: PlainNames) -> None:
-        self.plain = plain
-        self.shown = Mask()
-        """The pairs that were shown."""
+    def __init__(self, roll: Roll, spelling: Spelling) -> None:
+        self.plain = roll.plain(spelling)
+        self.shown = 0
+        """The set of the pairs that were shown."""
         self._roll = roll
         self._names: dict[int, str] = {}
         self._owners: dict[str, int] = {}
 
     # -- looking up
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(self.shown)
-
     def has(self, number: int) -> bool:
         """Whether a pair was shown."""
-        return number < len(self.shown) and self.shown[number] != 0
+        return self.shown >> number & 1 == 1
 
     def name_of(self, number: int) -> str | None:
         """The name that a pair was shown under."""
@@ -63,7 +59,7 @@ class NameHistory:
         owner = self._owners.get(name)
         if owner is None:
             for number in self.plain.numbers(name):
-                if self.has(number) and number not in self._names:
+                if number not in self._names and self.has(number):
                     return number
         return owner
 
@@ -77,34 +73,31 @@ class NameHistory:
 
     def items(self) -> Iterator[tuple[str, Pair]]:
         """Every name that was shown, and its pair."""
-        for number in self.shown.numbers():
+        for number in numbers_in(self.shown):
             yield self._names.get(number) or self.plain.names[number], self._roll.pairs[number]
 
     # -- noting
 
-    def note(self, pairs: Mask, names: Mapping[int, str], offered: Mask) -> None:
-        """Remember that pairs were shown, and the names of those that are not plain.
+    def note(self, pairs: int, names: Mapping[int, str], offered: int) -> None:
+        """Remember that a set of pairs was shown, and the names of those that are not plain.
 
-        ``offered`` is all that can be shown now; the rest is past.
+        A pair whose name another pair owns by now is left out. ``offered`` is all that can be shown
+        now; the rest is past.
         """
         deque(self.plain.catch_up(), 0)
-        shown, new = Mask(pairs), pairs - self.shown
-        unclear = new & self.plain.contested
-        for number in {*names, *unclear.numbers()}:
-            if number < len(new) and new[number]:
-                self._note_name(number, names.get(number), shown)
-        self.shown |= shown
-        past = self.shown - offered
-        if past.count(1) > MOST_PAST:
-            self._forget_oldest(past.numbers())
-
-    def _note_name(self, number: int, name: str | None, shown: Mask) -> None:
-        """Remember the name of a new pair, unless another pair owns the name by now."""
-        if self.owner(name or self.plain.names[number]) is not None:
-            shown[number] = 0
-        elif name is not None:
-            self._names[number] = name
-            self._owners[name] = number
+        for number in numbers_in(pairs & ~self.shown):
+            name = names.get(number)
+            if name is None and number not in self.plain.contested:
+                continue
+            if self.owner(name or self.plain.names[number]) is not None:
+                pairs ^= 1 << number
+            elif name is not None:
+                self._names[number] = name
+                self._owners[name] = number
+        self.shown |= pairs
+        past = self.shown & ~offered
+        if past.bit_count() > MOST_PAST:
+            self._forget_oldest(numbers_in(past))
 
     def reserve(self, aliases: Mapping[str, int]) -> None:
         """Keep other spellings of shown pairs for them, when newcomers have such names."""
@@ -115,48 +108,41 @@ class NameHistory:
     def _forget_oldest(self, past: list[int]) -> None:
         """Forget the oldest pairs of each server that has too many it no longer offers."""
         over = Counter(self._roll.pairs[number].server for number in past)
+        oldest: list[int] = []
         for number in past:
             server = self._roll.pairs[number].server
             if over[server] > MOST_PAST:
                 over[server] -= 1
-                self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        self.shown[number] = 0
-        self._names.pop(number, None)
-        for name in [name for name, owner in self._owners.items() if owner == number]:
-            del self._owners[name]
+                oldest.append(number)
+        left = self.changed(self._roll, freed=bits_of(oldest))
+        self.shown, self._names, self._owners = left.shown, left._names, left._owners
 
     # -- what follows from a change of the servers
 
-    def without(self, freed: bytes | bytearray) -> NameHistory:
-        """A history without the names of the pairs in a mask."""
-        return self._changed(self._roll, self.shown - freed, lambda number: number)
+    def changed(
+        self, roll: Roll, moves: Mapping[int, int] = _NOWHERE, freed: int = 0
+    ) -> NameHistory:
+        """A history without the names of the pairs in ``freed``, and other numbers for some.
+
+        ``roll`` is the one that has these numbers.
+        """
+        found = NameHistory(roll, self.plain.spelling)
+        kept = self.shown & ~freed
+        found.shown = bits_of([moves.get(n, n) for n in numbers_in(kept)]) if moves else kept
+        if self._owners:
+            gone = set(numbers_in(self.shown & freed))
+            names = {n: name for n, name in self._names.items() if n not in gone}
+            found._names = {moves.get(n, n): name for n, name in names.items()}
+            owners = {name: n for name, n in self._owners.items() if n not in gone}
+            found._owners = {name: moves.get(n, n) for name, n in owners.items()}
+        return found
 
     def renamed(self, moves: Mapping[int, int]) -> NameHistory:
         """A history with other numbers for some pairs, which keep only shown names."""
-        shown = Mask(self.shown.ljust(len(self._roll.pairs), b"\0"))
-        for old, new in moves.items():
-            shown[new] |= shown[old]
-            shown[old] = 0
-        aliases = [n for n, o in self._owners.items() if o in moves and self._names.get(o) != n]
-        found = self._changed(self._roll, shown, lambda number: moves.get(number, number))
-        for name in aliases:
-            found._owners.pop(name, None)
-        return found
-
-    def renumbered(self, roll: Roll, kept: Mask, numbers: Mapping[int, int]) -> NameHistory:
-        """The same history for another roll, which has the pairs in ``kept``."""
-        shown = self.shown.ljust(len(kept), b"\0")
-        return self._changed(roll, Mask(compress(shown, kept)), numbers.__getitem__)
-
-    def _changed(self, roll: Roll, shown: Mask, moved: Callable[[int], int]) -> NameHistory:
-        found = NameHistory(roll, roll.plain(self.plain.spelling))
-        found.shown = shown
-        names = {moved(number): name for number, name in self._names.items()}
-        found._names = {number: name for number, name in names.items() if found.has(number)}
-        owners = {name: moved(number) for name, number in self._owners.items()}
-        found._owners = {name: number for name, number in owners.items() if found.has(number)}
+        found = self.changed(self._roll, moves)
+        for name, number in self._owners.items():
+            if number in moves and self._names.get(number) != name:
+                del found._owners[name]
         return found
 
 
@@ -198,12 +184,12 @@ class NameHistories:
     def of(self, scope: Scope, spelling: Spelling, kind: ListKind) -> NameHistory:
         """The history of one list of a kind that has a roll."""
         key = ListKey(scope.agent, scope.endpoint.name, spelling, kind)
-        found = self._lists.get(key)
-        plain = self._rolls[kind].plain(spelling)
+        found, roll = self._lists.get(key), self._rolls[kind]
         if found is None:
             shared = self._lists.get(key._replace(agent="")) if scope.saw_everything else None
-            new = NameHistory(self._rolls[kind], plain) if shared is None else shared.without(b"")
+            new = NameHistory(roll, spelling) if shared is None else shared.changed(roll)
             found = self._lists[key] = new
+        deque(found.plain.catch_up(), 0)
         return found
 
     def _with(
@@ -214,11 +200,16 @@ class NameHistories:
     def forgetting(self, server: str) -> NameHistories:
         """The histories when a server is removed for good."""
         freed = {
-            kind: bytes(pair.server == server for pair in roll.pairs)
+            kind: bits_of([n for n, pair in enumerate(roll.pairs) if pair.server == server])
             for kind, roll in self._rolls.items()
         }
-        lists = {key: each.without(freed[key.kind]) for key, each in self._lists.items()}
-        return self._with({key: each for key, each in lists.items() if not each.is_empty})
+        return self._with(
+            {
+                key: each.changed(self._rolls[key.kind], freed=freed[key.kind])
+                for key, each in self._lists.items()
+                if each.shown & ~freed[key.kind]
+            }
+        )
 
     def forget_agent(self, agent: str) -> None:
         """Forget what an agent was shown that has left."""
@@ -230,18 +221,17 @@ class NameHistories:
 
         The same object if nothing is freed."""
         by_address = {endpoint.name: endpoint for endpoint in sets}
-        freed: dict[tuple[str, ListKind], bytes] = {}
-        lists = dict(self._lists)
+        freed: dict[tuple[str, ListKind], int] = {}
+        changed: dict[ListKey, NameHistory] = {}
         for key, history in self._lists.items():
-            place = key.address, key.kind
+            place, roll = (key.address, key.kind), self._rolls[key.kind]
             if key.address != EVERYTHING.name and place not in freed:
                 now = by_address.get(key.address)
-                pairs = self._rolls[key.kind].pairs
-                freed[place] = bytes(_is_left_out(now, *place, pair) for pair in pairs)
-            if any(compress(history.shown, freed.get(place, b""))):
-                lists[key] = history.without(freed[place])
-        is_same = all(lists[key] is history for key, history in self._lists.items())
-        return self if is_same else self._with(lists)
+                left = [n for n, pair in enumerate(roll.pairs) if _is_left_out(now, *place, pair)]
+                freed[place] = bits_of(left)
+            if history.shown & freed.get(place, 0):
+                changed[key] = history.changed(roll, freed=freed[place])
+        return self._with({**self._lists, **changed}) if changed else self
 
     def renamed(self, old: str, new: str) -> NameHistories:
         """The histories when a server has another key. Names that hold its key are free."""
@@ -256,8 +246,7 @@ class NameHistories:
         lists: dict[ListKey, NameHistory] = {}
         for key, history in self._lists.items():
             if key.spelling.prefixed or key.address == one_server(old).name:
-                size = len(self._rolls[key.kind].pairs)
-                lists[key] = history.without(Mask.of(moves[key.kind], size))
+                lists[key] = history.changed(self._rolls[key.kind], freed=bits_of(moves[key.kind]))
             else:
                 lists[key] = history.renamed(moves[key.kind])
         return self._with(lists)
@@ -280,14 +269,13 @@ class NameHistories:
     def _renumbered(self, kind: ListKind, used: Iterable[Pair]) -> NameHistories:
         """The histories with another roll of a kind: of the pairs that are used, or were shown."""
         roll = self._rolls[kind]
-        taken = [roll.add(pair) for pair in used]
-        kept = Mask.of(taken, len(roll.pairs))
+        kept = bits_of([roll.add(pair) for pair in used])
         lists = {key: history for key, history in self._lists.items() if key.kind == kind}
         for history in lists.values():
             kept |= history.shown
-        numbers = {number: place for place, number in enumerate(kept.numbers())}
-        new = Roll(roll.canonical, compress(roll.pairs, kept))
-        moved = {key: each.renumbered(new, kept, numbers) for key, each in lists.items()}
+        numbers = {number: place for place, number in enumerate(numbers_in(kept))}
+        new = Roll(roll.canonical, (roll.pairs[number] for number in numbers))
+        moved = {key: each.changed(new, numbers) for key, each in lists.items()}
         return self._with({**self._lists, **moved}, {**self._rolls, kind: new})
 
 

@@ -1,18 +1,25 @@
 """Definitions of Junction's own tools: ``find_tools``, ``describe_tools`` and ``call_tool``.
 
 They have the same names in every spelling. And of the one tool that a server has in a list while it
-wants a sign-in and its own are not known.
+wants a sign-in and its own are not known. ``list_search`` says what is listed where tools are
+searched for; which exposure applies to a client is decided in ``endpoints.py``, and what a View
+does with it, there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Raw
 
-from mcp_junction.catalog.items import ListItem
+from mcp_junction.catalog.endpoints import favourites_of
+from mcp_junction.catalog.items import TOOLS, ListItem
+from mcp_junction.catalog.view import SearchListing, Visible
+from mcp_junction.config.settings import ALL, AUTO
 from mcp_junction.protocol import encode
+from mcp_junction.protocol.names import Pair
 
 FIND: Final = "find_tools"
 DESCRIBE: Final = "describe_tools"
@@ -21,6 +28,8 @@ SIGN_IN: Final = "sign_in"
 OWN_SERVER: Final = ""
 """The server key of Junction's own tools. No real server has it."""
 
+TOKEN_BYTES: Final = 4
+"""Bytes of UTF-8 that count as one token."""
 MOST_FOUND: Final = 50
 MOST_DESCRIBED: Final = 20
 LONGEST_QUERY: Final = 1000
@@ -160,3 +169,63 @@ def _offer(
     }
     made = {key: Raw(encode.dumps(value)) for key, value in members.items()}
     return ListItem(name, {**made, "_meta": _LOADED_META})
+
+
+# -- what is listed where tools are searched for
+
+
+class ListedTokens:
+    """Counts the tokens of tool lists sent since the start, and those that search saved."""
+
+    __slots__ = ("_listed", "_whole")
+
+    def __init__(self) -> None:
+        self._listed = 0
+        self._whole = 0
+
+    def add(self, listed: int, whole: int) -> None:
+        """Count a list: its bytes, and those that all definitions would have had."""
+        self._listed += listed
+        self._whole += whole
+
+    @property
+    def listed(self) -> int:
+        return self._listed // TOKEN_BYTES
+
+    @property
+    def saved(self) -> int:
+        """Tokens saved by search; negative when the three search tools take more than all tools."""
+        return (self._whole - self._listed) // TOKEN_BYTES
+
+
+def list_search(
+    visible: Visible,
+    names: Sequence[str],
+    exposure: str,
+    tokens: int,
+    favourites: tuple[str, ...],
+    skills: Mapping[Pair, str],
+) -> SearchListing | None:
+    """Make the list of own tools and favourites; None where all tools are exposed.
+
+    ``names`` has the name of each number, as the client sees it. ``exposure`` is for endpoints that
+    do not say; where it is ``auto``, all tools of more ``tokens`` are searched for.
+    """
+    endpoint = visible.scope.endpoint
+    exposure = endpoint.exposure or exposure
+    if visible.kind is not TOOLS or exposure == ALL:
+        return None
+    return SearchListing(
+        own_offers(visible.count_by_server(), _count_skills(visible, skills)),
+        favourites_of((*favourites, *endpoint.favourites)),
+        is_listed=exposure != AUTO or visible.is_larger(tokens * TOKEN_BYTES, names),
+    )
+
+
+def _count_skills(visible: Visible, skills: Mapping[Pair, str]) -> dict[str, int]:
+    """Count the tools that can be called by their skill, the most first."""
+    if not skills:
+        return {}
+    pairs = visible.roll.pairs
+    found = (skills.get(pairs[number]) for number in visible.present())
+    return dict(Counter(filter(None, found)).most_common())

@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from mcp_junction.catalog.items import RESOURCES, TEMPLATES, ListItem, ListKind, Route, timeout_for
 from mcp_junction.catalog.name_history import URIS, NameHistories, NameHistory
-from mcp_junction.catalog.roll import Mask, Roll
+from mcp_junction.catalog.roll import Roll, bits_of
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.merged_list import MergedList, PageCache
@@ -192,9 +192,9 @@ class _Addresses:
     def note(self) -> None:
         """Remember that all of them were shown."""
         pairs = self._roll.pairs
-        mask = Mask.of(self._owners.values(), len(pairs))
         names = {n: address for address, n in self._owners.items() if pairs[n].name != address}
-        self.history.note(mask, names, mask)
+        shown = bits_of(self._owners.values())
+        self.history.note(shown, names, shown)
 
 
 class ResourceView:

@@ -1,20 +1,18 @@
 """Roll: numbers all tools (or all prompts) of a run, and spells the name of each.
 
 One Roll serves every generation of the catalog and every Scope. What a Scope admits is a *mask*: a
-byte for each number, which says whether the pair is absent, present, or departed with its server;
-in a ``Mask``, whether it is in a set. So a Scope takes as many bytes as there are tools, and each
-name is computed once. Numbers are only ever added: a catalog with too many unused ones goes on with
-another Roll (``name_history.py``).
+byte for each number, which says whether the pair is absent, present, or departed with its server.
+A plain set of numbers is an integer, with a bit for each. So a Scope takes as many bytes as there
+are tools, and each name is computed once. Numbers are only ever added: a catalog with too many
+unused ones goes on with another Roll (``name_history.py``).
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from hashlib import blake2b
-from itertools import compress
 from typing import Final
 
 from mcp_junction.catalog.items import ListItem
@@ -25,6 +23,8 @@ from mcp_junction.upstream.upstream import Upstream
 ABSENT: Final = 0
 PRESENT: Final = 1
 DEPARTED: Final = 2
+_DIGITS: Final = b"011" + bytes(253)
+"""The bit that each of them has in a set of numbers."""
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
@@ -34,7 +34,7 @@ class PlainNames:
     def __init__(self, pairs: Sequence[Pair], spelling: Spelling) -> None:
         self.spelling = spelling
         self.names: list[str] = []
-        self.contested = bytearray()
+        self.contested: set[int] = set()
         """Which numbers share their name with another, or have one that looks like a hashed one."""
         self._pairs = pairs
         self._numbers = Numbers()
@@ -46,8 +46,10 @@ class PlainNames:
             self.names.append(name)
             self._numbers.add(name, number)
             shared = self._numbers.of(name)
-            self.contested.append(len(shared) > 1 or looks_hashed(name))
-            self.contested[shared[0]] |= len(shared) > 1
+            if len(shared) > 1:
+                self.contested.update((shared[0], number))
+            elif looks_hashed(name):
+                self.contested.add(number)
             yield
 
     def numbers(self, name: str) -> Sequence[int]:
@@ -116,11 +118,9 @@ class NumberedList:
     def encode(self, number: int, names: PlainNames) -> bytes:
         """An item as a list has it, under its plain name."""
         encoded = self._encoded.setdefault(names.spelling, {})
-        found = encoded.get(number)
-        if found is None:
-            found = encode_as(names.names[number], self.items[number])
-            encoded[number] = found
-        return found
+        if number not in encoded:
+            encoded[number] = encode_as(names.names[number], self.items[number])
+        return encoded[number]
 
 
 def encode_as(name: str, offer: ListItem) -> bytes:
@@ -128,54 +128,22 @@ def encode_as(name: str, offer: ListItem) -> bytes:
     return encode.dumps({**offer.members, "name": name})
 
 
-class Mask(bytearray):
-    """A set of numbers: a byte for each, 1 for those in it and 0 for the others.
-
-    Sets are joined as large integers, which takes microseconds for ten thousand numbers.
-    """
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, numbers: Iterable[int], size: int) -> Mask:
-        found = cls(size)
-        for number in numbers:
-            found[number] = 1
-        return found
-
-    def __or__(self, other: bytes | bytearray) -> Mask:
-        return _to_mask(_to_integer(self) | _to_integer(other), max(len(self), len(other)))
-
-    def __and__(self, other: bytes | bytearray) -> Mask:
-        return _to_mask(_to_integer(self) & _to_integer(other), len(self))
-
-    def __sub__(self, other: bytes | bytearray) -> Mask:
-        return _to_mask(_to_integer(self) & ~_to_integer(other), len(self))
-
-    def numbers(self) -> list[int]:
-        """The numbers in it, in ascending order."""
-        return list(compress(range(len(self)), self))
+def known(mask: bytes | bytearray) -> int:
+    """The set of the numbers that a mask has, be they present or departed."""
+    return int(mask.translate(_DIGITS)[::-1] or b"0", 2)
 
 
-def _to_integer(mask: bytes | bytearray) -> int:
-    return int.from_bytes(mask, "little")
+def bits_of(numbers: Collection[int]) -> int:
+    """The set of these numbers."""
+    mask = bytearray(max(numbers, default=0) + 1)
+    for number in numbers:
+        mask[number] = PRESENT
+    return known(mask)
 
 
-def _to_mask(bits: int, size: int) -> Mask:
-    return Mask(bits.to_bytes(size, "little"))
-
-
-_ANY: Final = bytes([0, 1, 1]) + bytes(253)
-
-
-def fingerprint(mask: bytes | bytearray) -> bytes:
-    """A hash of a mask: equal masks have the same."""
-    return blake2b(mask, digest_size=16).digest()
-
-
-def known(mask: bytes) -> Mask:
-    """The numbers that a mask has, be they present or departed."""
-    return Mask(mask.translate(_ANY))
+def numbers_in(bits: int) -> list[int]:
+    """The numbers in a set, in ascending order."""
+    return [number for number, digit in enumerate(bin(bits)[:1:-1]) if digit == "1"]
 
 
 @lru_cache(20_000)

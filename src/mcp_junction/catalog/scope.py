@@ -1,8 +1,7 @@
 """Scope: what one principal sees at one endpoint: the endpoint's selection and its own grants.
 
 A Scope keys everything that is made for a caller: views, routes, what a search admits, hints. Two
-callers who may use everything have the same Scope at the same endpoint. The pairs that a Scope
-admits have a fingerprint, by which equal ones share what is made of them (``roll.py``).
+callers who may use everything have the same Scope at the same endpoint.
 """
 
 from __future__ import annotations

@@ -110,7 +110,6 @@ def find_hidden(definition: ToolDefinition) -> list[Flag]:
 
 def examine(
     tools: Iterable[ExaminedTool],
-    separator: str = ".",
     iterate: Callable[[Iterable[ExaminedTool]], Iterable[ExaminedTool]] = iter,
 ) -> dict[Pair, list[Flag]]:
     """Return the flags of all tools that have any. Tools come in the order of their servers.
@@ -118,7 +117,7 @@ def examine(
     ``iterate`` goes through the tools; it may pause between them (``slices.pace``).
     """
     tools = list(iterate(tools))
-    names = _ToolNames([tool.pair for tool in tools], separator)
+    names = _ToolNames([tool.pair for tool in tools])
     found = {}
     for tool in iterate(tools):
         flags = find_hidden(tool.definition)
@@ -132,8 +131,7 @@ def examine(
 class _ToolNames:
     """The names of all tools of all servers, to compare one tool with."""
 
-    def __init__(self, pairs: list[Pair], separator: str) -> None:
-        self._separator = separator
+    def __init__(self, pairs: list[Pair]) -> None:
         self._first: dict[str, Pair] = {}
         self._owners: dict[str, dict[str, Pair]] = {}
         for pair in pairs:
@@ -142,7 +140,7 @@ class _ToolNames:
         self._spelled = {
             f"{pair.server}{joint}{pair.name}": pair
             for pair in pairs
-            for joint in {separator, ":", ".", "__", "/"}
+            for joint in (":", ".", "__", "/")
         }
         self._known = {*self._owners, *self._spelled}
         self._written = {name.encode("utf-8", "replace") for name in self._known}
@@ -151,7 +149,7 @@ class _ToolNames:
         first = self._first[skeleton(pair.name)]
         if first.server == pair.server:
             return []
-        other = self._separator.join(first)
+        other = ".".join(first)
         if first.name == pair.name:
             return [Flag(Reason.SAME_NAME, "an earlier server has this name", "/name", other)]
         return [Flag(Reason.LOOKALIKE_NAME, "looks like an earlier server's", "/name", other)]
@@ -167,7 +165,7 @@ class _ToolNames:
             if _TITLED.search(word) or _is_written_as_name(word, words, described):
                 other = self._find_foreign(tool.pair, word)
                 if other is not None:
-                    found[self._separator.join(other)] = _locate(word, tool.definition)
+                    found[".".join(other)] = _locate(word, tool.definition)
         return [
             Flag(Reason.REFERS_TO, "it speaks of another server's tool", found[other], other)
             for other in sorted(found)

@@ -23,11 +23,11 @@ from mcp_junction.catalog.roll import (
     ABSENT,
     DEPARTED,
     PRESENT,
-    Mask,
     NumberedList,
     Roll,
     encode_as,
     known,
+    numbers_in,
     words,
 )
 from mcp_junction.catalog.scope import Scope
@@ -48,8 +48,6 @@ class Visible(msgspec.Struct, frozen=True, eq=False):
     roll: Roll
     mask: bytes
     """For each number: absent, present, or departed with its server."""
-    fingerprint: bytes
-    """A hash of the mask: Scopes that admit the same pairs have the same."""
     lists: Mapping[str, NumberedList]
     """The servers that can be seen."""
 
@@ -153,21 +151,23 @@ class View:
     def _find_doubtful(self) -> Iterator[int]:
         contested, history = self._plain.contested, self.history
         own = {number for name in self.own for number in self._plain.numbers(name)}
-        is_first = history.is_empty
-        if is_first and not own and not any(contested):
+        if not (history.shown or own or contested):
             return
+        new = set(numbers_in(known(self.mask) & ~history.shown))
         for number in self._visible.known():
-            if contested[number] or number in own or (not is_first and self._is_doubtful(number)):
+            if (
+                number in contested
+                or number in own
+                or history.has_own_name(number)
+                or (history.shown and number in new and self._may_be_taken(number))
+            ):
                 yield number
 
-    def _is_doubtful(self, number: int) -> bool:
-        """Whether a pair was shown under a name that is not plain, or is new and its plain name may
-        belong to a pair that was shown."""
-        history, name = self.history, self._plain.names[number]
-        if history.has(number):
-            return history.has_own_name(number)
+    def _may_be_taken(self, number: int) -> bool:
+        """Whether the plain name of a new pair may belong to a pair that was shown."""
+        name = self._plain.names[number]
         meant = self._roll.meanings.spelled(name)
-        return history.is_reserved(name) or any(other != number for other in meant)
+        return self.history.is_reserved(name) or any(other != number for other in meant)
 
     def _belongs_to_another(self, name: str, pair: Pair) -> bool:
         """Whether the name that a new pair would get means another pair, which was shown.
@@ -178,7 +178,7 @@ class View:
         owner = self.history.owner(name)
         if owner is None:
             owner = self._by_hash(name)
-        if owner is not None or self.history.is_empty:
+        if owner is not None or not self.history.shown:
             return owner not in (None, number)
         meant = [other for other in self._roll.meanings.spelled(name) if self.history.has(other)]
         if len(meant) != 1 or meant[0] == number:
@@ -196,7 +196,7 @@ class View:
         else:
             number = self._roll.number(only)
             assert number is not None
-            self.history.note(Mask.of([number], len(self.mask)), self.names, offered)
+            self.history.note(1 << number, self.names, offered)
 
     # -- looking up
 

@@ -169,7 +169,7 @@ async def _open_credentials(
 
     settings = config.settings
     credentials = Credentials(tables, settings.name, settings.public_url)
-    credentials.listeners.append(parts.auth_events.note)
+    credentials.listeners.append(parts.lifecycle.note_credential)
     stack.push_async_callback(credentials.close)
     await credentials.load()
     return credentials

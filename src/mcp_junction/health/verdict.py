@@ -108,7 +108,8 @@ class HealthRecord:
         self._reachable: bool | None = None
         self._authenticated: bool | None = None
         self._has_evidence = False
-        self._failed_checks = 0
+        self.failed_checks = 0
+        """How many checks in a row have failed."""
         self._good_checks = 0
         self._good_calls = 0
         self._calls: deque[bool] = deque(maxlen=WINDOW)
@@ -186,11 +187,6 @@ class HealthRecord:
         """The fraction of the last calls that failed."""
         return self._failed_calls / len(self._calls) if self._calls else 0.0
 
-    @property
-    def failed_checks(self) -> int:
-        """How many checks in a row have failed."""
-        return self._failed_checks
-
     def facts(self) -> HealthFacts:
         return HealthFacts(
             enabled=self.enabled,
@@ -210,7 +206,7 @@ class HealthRecord:
 
     def _count_good_check(self) -> None:
         self._has_evidence = True
-        self._failed_checks = 0
+        self.failed_checks = 0
         self._good_checks += 1
         if self.verdict is HealthVerdict.HEALTHY:
             self._detail = ""
@@ -220,17 +216,17 @@ class HealthRecord:
     def _count_failed_check(self, result: ProbeResult) -> None:
         self._has_evidence = True
         self._good_checks = 0
-        self._failed_checks += 1
+        self.failed_checks += 1
         self.is_steady = False
         self._detail = result.detail or result.kind.value
-        if self._failed_checks >= FAILED_AFTER:
+        if self.failed_checks >= FAILED_AFTER:
             self.verdict = HealthVerdict.FAILED
-        elif self._failed_checks >= DEGRADED_AFTER and self.verdict is HealthVerdict.HEALTHY:
+        elif self.failed_checks >= DEGRADED_AFTER and self.verdict is HealthVerdict.HEALTHY:
             self.verdict = HealthVerdict.DEGRADED
 
     def _reset(self) -> None:
         self.verdict = HealthVerdict.HEALTHY
-        self._failed_checks = self._good_checks = self._good_calls = self._failed_calls = 0
+        self.failed_checks = self._good_checks = self._good_calls = self._failed_calls = 0
         self._calls.clear()
         self.is_steady = False
         self._detail = ""

@@ -8,14 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
+from mcp_junction.config.settings import OFF
 from mcp_junction.errors import ModelUnavailable, StoreError
 from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.llm_classifier import LLMClassifier
+from mcp_junction.registry.llm_classifier import LLMClassifier, LLMEndpoint
 from mcp_junction.registry.member import Member
-from mcp_junction.registry.suggestions import SkillSuggestions
-from mcp_junction.registry.verdicts import classify_as, read_skills, store_verdicts
+from mcp_junction.registry.verdicts import (
+    SkillSuggestions,
+    classify_as,
+    read_skills,
+    store_verdicts,
+)
 from mcp_junction.search.static_table import KIND
 from mcp_junction.search.static_table import MODEL as TABLE
 from mcp_junction.skills.classifier import (
@@ -29,6 +34,7 @@ from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
 from mcp_junction.store.records import PendingTool, SkillRecord
 from mcp_junction.store.vectors import StoredVector
+from mcp_junction.tasks import OnDemandTask
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -47,29 +53,26 @@ _Pools = dict[str, bytes]
 class BackgroundClassifier:
     """Classifies new and changed tools, in the background, and updates the vectors of skills."""
 
-    def __init__(
-        self,
-        context: RegistryContext,
-        model: Model | None = None,
-        classifier: Classifier | None = None,
-        retry: float = RETRY,
-    ) -> None:
+    def __init__(self, context: RegistryContext) -> None:
         self._context = context
-        self.set_model(model or ModelWorker(context.tasks), classifier)
-        self.retry = retry
+        self.set_model(ModelWorker(context.tasks))
+        self.retry = RETRY
         """Seconds until tools that could not be classified are tried again."""
         self.classified = 0
         """The number of classified tools, when they were last counted."""
         self.show_skills: Callable[[Mapping[Pair, str]], None] = lambda _: None
         """Told the name of the likeliest skill of each tool, when those may have changed."""
         self.suggestions = SkillSuggestions(context)
-        self.llm = LLMClassifier.from_settings(context, self.wake)
+        self.llm: LLMClassifier | None = None
         """Replaces the offline verdicts, where an LLM is set."""
+        if context.settings.llm_provider != OFF:
+            self.llm = LLMClassifier(context, LLMEndpoint(context.settings), self.wake)
         self._has_changed = False
         self._has_renewed = False
         self._has_begun = False
-        self._news = asyncio.Event()
-        self._working: asyncio.Task[None] | None = None
+        self._task = OnDemandTask(context.tasks, "classification", self._work)
+        self._news = self._task.news
+        self.wait_until_done = self._task.wait_until_done
 
     def set_model(self, model: Model, classifier: Classifier | None = None) -> None:
         """Use this model for vectors; and for verdicts, unless a classifier is given."""
@@ -83,15 +86,8 @@ class BackgroundClassifier:
 
     def wake(self) -> None:
         """Look for tools to classify, soon."""
-        self._news.set()
-        if self._has_begun and (self._working is None or self._working.done()):
-            tasks = self._context.tasks
-            self._working = tasks.supervise("classification", self._work, is_vital=False)
-
-    async def wait_until_done(self) -> None:
-        """Wait until nothing is left to do."""
-        if self._working is not None:
-            await asyncio.wait({self._working})
+        if self._has_begun:
+            self._task.wake()
 
     # -- the task
 

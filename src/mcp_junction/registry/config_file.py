@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -30,7 +30,7 @@ from mcp_junction.errors import (
     FileOwned,
     NotFound,
     Problem,
-    ProblemCode,
+    invalid_at,
 )
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.registry.context import RegistryContext
@@ -154,7 +154,8 @@ class FileServers:
         context, junction = self._context, self._junction
         plan = plan_reload(context, config, junction.settings, junction.config.door)
         done = plan.summary()
-        async with context.audit.act(**describe_act(plan)):
+        detail, me = msgspec.to_builtins(done), LOCAL_OWNER
+        async with context.audit.act(me.id, me.role.value, "config.reload", detail=detail):
             for member in plan.removed:
                 junction.servers.remove(member.name, DRAIN)
                 context.publish("server.removed", member.record, absent=True)
@@ -168,7 +169,7 @@ class FileServers:
         junction.config = config
         junction.live_catalog.reorder([definition.key for definition in config.servers])
         junction.live_catalog.narrow(plan.sets)
-        context.bus.publish("config.reloaded", msgspec.to_builtins(done))
+        context.bus.publish("config.reloaded", detail)
         return done
 
     async def _change(self, member: Member, definition: ServerDefinition) -> ServerRecord:
@@ -215,7 +216,7 @@ def plan_reload(
         elif member.record.origin != FILE:
             words = "a server of that name is registered; remove it, or choose another name"
             path = f"$.mcpServers.{definition.key}"
-            problems.append(Problem(ProblemCode.INVALID_SCHEMA, path, words))
+            problems.append(invalid_at(path, words))
         elif member.file_definition != definition:
             plan.changed.append((member, definition))
     keys = {definition.key for definition in config.servers}
@@ -231,17 +232,6 @@ def can_keep_link(old: ServerDefinition | None, new: ServerDefinition) -> bool:
         return False
     names = set(new._fields) - _LINK_KEEPING
     return all(getattr(old, name) == getattr(new, name) for name in names)
-
-
-def describe_act(plan: Plan) -> dict[str, Any]:
-    """Describe a plan for the audit."""
-    done = plan.summary()
-    return {
-        "actor": LOCAL_OWNER.id,
-        "role": LOCAL_OWNER.role.value,
-        "action": "config.reload",
-        "detail": msgspec.to_builtins(done),
-    }
 
 
 class AbsentServers:

@@ -24,7 +24,7 @@ from mcp_junction.config.registration import (
 from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import Settings
 from mcp_junction.config.variables import without_own
-from mcp_junction.errors import InvalidChange, MaskError, Problem, ProblemCode, VersionConflict
+from mcp_junction.errors import InvalidChange, MaskError, Problem, VersionConflict, invalid_at
 from mcp_junction.policy.outgoing import Permissions, url_refusal
 from mcp_junction.policy.programs import parse_allow_list, program_refusal
 from mcp_junction.redaction.connections import (
@@ -170,7 +170,7 @@ def _refusals(
         found.append((f"$.connection_config.{name}", url_refusal(definition.url, allowed)))
     if registration.health_check_url is not None:
         found.append(("$.health_check_url", url_refusal(registration.health_check_url, allowed)))
-    return [_problem(path, why) for path, why in found if why is not None]
+    return [invalid_at(path, why) for path, why in found if why is not None]
 
 
 @contextmanager
@@ -179,8 +179,4 @@ def _mask_errors_at(path: str) -> Iterator[None]:
     try:
         yield
     except MaskError as error:
-        raise InvalidChange([_problem(path, str(error))]) from None
-
-
-def _problem(path: str, message: str) -> Problem:
-    return Problem(ProblemCode.INVALID_SCHEMA, path, message)
+        raise InvalidChange([invalid_at(path, str(error))]) from None

@@ -8,14 +8,15 @@ from typing import Final
 import msgspec
 
 from mcp_junction.calls.events import CallEnded
-from mcp_junction.health.checks import (
+from mcp_junction.health.probes import (
     PING_TIMEOUT,
     Probe,
+    Probes,
+    ProbeSchedule,
     classify_call,
     make_ping_probe,
     make_url_probe,
 )
-from mcp_junction.health.probes import Probes, ProbeSchedule
 from mcp_junction.health.verdict import GOOD, HealthFacts, HealthVerdict, ProbeKind, ProbeResult
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.registry.member import Member
@@ -36,7 +37,7 @@ class HealthWatch:
         clock: Clock,
         schedule: ProbeSchedule,
         member_of: Callable[[str], Member | None],
-        supervision: Supervision | None = None,
+        supervision: Supervision,
     ) -> None:
         self._clock = clock
         self._member_of = member_of
@@ -51,8 +52,9 @@ class HealthWatch:
         await self._probes.close()
 
     def facts(self, member: Member) -> HealthFacts:
-        self._probes.enable(member.id, member.record.enabled)
-        return self._probes.facts(member.id)
+        record = self._records[member.id]
+        record.enabled = member.record.enabled
+        return record.facts()
 
     def watch(self, member: Member) -> None:
         """Probe a member that has a link, from now on."""
@@ -74,9 +76,11 @@ class HealthWatch:
         route = ended.route
         if route is None or not (server := route.upstream.definition.id):
             return
+        record = self._records.get(server)
+        if record is None and self._member_of(server) is None:
+            return  # it was removed while the call ran
         if ended.outcome.kind is RESULT and route.upstream.link is not None:  # as nearly always
             self._answered[server] = self._now()
-            record = self._records.get(server)
             if record is None or not (record.is_steady or record.count_good()):
                 self._probes.observe_call(server, GOOD)
         elif not route.upstream.is_shut:  # what is being disconnected is refused by us

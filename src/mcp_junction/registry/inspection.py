@@ -25,11 +25,12 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_by_flags
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
+from mcp_junction.registry.known_tools import ToolRules
 from mcp_junction.registry.member import INCOMPATIBLE, INVALID_SCHEMA, Decision, Member
-from mcp_junction.registry.tool_rules import ToolRules
 from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
+from mcp_junction.tasks import OnDemandTask
 from mcp_junction.upstream.events import ServerChange
 
 log = logging.getLogger("mcp_junction.registry")
@@ -61,8 +62,10 @@ class Inspection:
         self._storage = storage
         self._on_flagged = on_flagged
         self._schemas = SchemaFaults()
-        self._examining: asyncio.Task[None] | None = None
-        self._again = False
+        self._examination = OnDemandTask(context.tasks, "tool flags", self._examine)
+        self.schedule = self._examination.wake
+        """Examines all tools together, soon; if that is being done, once more after it."""
+        self.wait_until_done = self._examination.wait_until_done
 
     async def review(self, offering: ServerLists) -> ServerLists:
         """Inspect a server's new lists, and return what of them may be shown."""
@@ -117,26 +120,15 @@ class Inspection:
 
     # -- flags
 
-    def schedule(self) -> None:
-        """Examine all tools together, soon; if that is being done, once more after it."""
-        self._again = True
-        if self._examining is None or self._examining.done():
-            tasks = self._context.tasks
-            self._examining = tasks.supervise("tool flags", self._examine, is_vital=False)
-
-    async def wait_until_done(self, limit: float | None = None) -> None:
-        """Wait until nothing is left to examine, at most ``limit`` seconds."""
-        if self._examining is not None:
-            await asyncio.wait({self._examining}, timeout=limit)
-
     async def _examine(self) -> None:
-        while self._again:
+        news = self._examination.news
+        while news.is_set():
             await asyncio.sleep(_PAUSE)
-            self._again = False
+            news.clear()
             try:
                 await self._examine_once()
             except Exception:  # the task is restarted, and then tries again
-                self._again = True
+                news.set()
                 raise
 
     async def _examine_once(self) -> None:
@@ -169,7 +161,7 @@ class Inspection:
         rules = self._context.tool_rules
         if any(one.versions is not None for one in rules.settings.of_server(member.id)):
             for item in member.listed_tools:
-                why = rules.explain_incompatible(member, item.name, item.members)
+                why = rules.explain_incompatible(member, item)
                 if why:
                     found[item.name] = (*found.get(item.name, ()), f"{INCOMPATIBLE}: {why}")
         return found
@@ -199,7 +191,7 @@ class Inspection:
             log.warning("server %r: its flags cannot be stored: %s", member.name, error)
             for name in marks:
                 member.decisions[name].flags = ()  # so that it is tried again
-            self._again = True
+            self._examination.news.set()
             await asyncio.sleep(_RETRY)
         flagged = {name: flags for name, (flags, _) in marks.items() if flags}
         self._on_flagged(member, flagged, quarantined)
@@ -207,9 +199,7 @@ class Inspection:
 
 def drop_hidden_tools(member: Member, offering: ServerLists, rules: ToolRules) -> ServerLists:
     """Return a member's lists without the tools that may not be shown."""
-    tools = tuple(
-        tool for tool in offering.tools if rules.why_hidden(member, tool.name, tool.members) is None
-    )
+    tools = tuple(tool for tool in offering.tools if rules.why_hidden(member, tool) is None)
     if len(tools) == len(offering.tools):
         return offering
     return msgspec.structs.replace(offering, tools=tools)
@@ -245,7 +235,7 @@ def _find_flags(
         for offer in offering.tools
     )
     found: dict[str, Flags] = {}
-    for pair, flags in suspicion.examine(tools, iterate=iterate).items():
+    for pair, flags in suspicion.examine(tools, iterate).items():
         if flags:
             words = tuple(dict.fromkeys(_format_flag(flag) for flag in flags))
             found.setdefault(ids[pair.server], {})[pair.name] = words[:_FLAGS]
@@ -261,7 +251,7 @@ class SchemaFaults:
     """Finds the faults of schemas, and remembers them by the schema's hash.
 
     Checking thousands takes seconds: call it in a thread. Whether such a tool is hidden,
-    ``tool_rules.py`` says.
+    ``known_tools.py`` says.
     """
 
     def __init__(self) -> None:

@@ -1,35 +1,133 @@
-"""KnownTools: all tools that servers list or were registered with, as they are in memory.
+"""KnownTools: all tools that servers list or were registered with, in memory; and ToolRules.
 
-What a caller may see of them is not decided here.
+ToolRules says whether a tool may be listed and called, or else why not. A tool is hidden while it
+is quarantined, disabled by the operator, of a version that is not compatible, or, under
+``strict_schemas``, while its schema is invalid; and while the operator's setting is not validly
+signed. Who may see and call what is shown is another question (``policy/``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
 
 from mcp_junction.catalog.items import ListItem
 from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.policy.risk import Risk
 from mcp_junction.policy.tool_settings import ToolSetting
-from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.declarations import Declared
-from mcp_junction.registry.member import Member
-from mcp_junction.registry.tool_rules import (
-    HiddenReason,
-    ToolRules,
-    ToolState,
-    explain_version,
-)
+from mcp_junction.policy.versions import is_compatible, parse_ranges
+from mcp_junction.registry.member import INCOMPATIBLE, INVALID_SCHEMA, Member, Members
+from mcp_junction.registry.tool_storage import to_item
+from mcp_junction.store.tool_settings import DeclaredTool
 
 
-class KnownTool:
-    """A tool that its server lists, with its definition and its state."""
+class HiddenReason(StrEnum):
+    """Why a tool cannot be called."""
 
-    __slots__ = ("_member", "_rules", "item")
+    QUARANTINED = "quarantined"
+    DISABLED = "disabled"
+    UNVERIFIED = "setting_unverified"
+    INCOMPATIBLE = INCOMPATIBLE
+    INVALID_SCHEMA = INVALID_SCHEMA
+    NOT_OFFERED = "not_offered"
 
-    def __init__(self, member: Member, item: ListItem, rules: ToolRules) -> None:
-        self.item = item
-        self._member = member
-        self._rules = rules
+
+class ToolState(msgspec.Struct, frozen=True):
+    """What is known of a tool beside its definition."""
+
+    version: str | None
+    risk: Risk
+    setting: ToolSetting
+    reason: HiddenReason | None = None
+    """Why it cannot be called; None when it can."""
+
+    @property
+    def enabled(self) -> bool:
+        return self.reason is None
+
+
+class _Versioned(msgspec.Struct):
+    version: Any = None
+
+
+_decode_meta = msgspec.json.Decoder(_Versioned).decode
+_LONGEST_VERSION: Final = 200
+
+
+def _version_of(members: dict[str, Raw], server_version: str | None) -> str | None:
+    """Return the version of a tool: its ``_meta.version``, or else its server's."""
+    try:
+        own = _decode_meta(members.get("_meta") or b"{}").version
+    except msgspec.MsgspecError:  # a server may write anything
+        own = None
+    found = own if isinstance(own, str) and own else server_version
+    return found[:_LONGEST_VERSION] if found else None
+
+
+class ToolRules:
+    """Decides whether tools are hidden, by the settings as they are now."""
+
+    def __init__(self, settings: ToolSettings, *, strict_schemas: bool = False) -> None:
+        self.settings = settings
+        self.strict_schemas = strict_schemas
+
+    def why_hidden(
+        self, member: Member, tool: ListItem, *, is_listed: bool = True
+    ) -> HiddenReason | None:
+        """Return why a tool is hidden; None when it is not.
+
+        One that was declared, and is not listed, lacks nothing but its server's connection when
+        that was never made.
+        """
+        name = tool.name
+        decision = member.decisions.get(name) if is_listed else None
+        if decision is not None and decision.quarantined:
+            return HiddenReason.QUARANTINED
+        if self.settings.is_unverified(member.id, name):
+            return HiddenReason.UNVERIFIED
+        setting = self.settings.of(member.id, name)
+        is_enabled = setting.enabled if setting is not None else None
+        if is_enabled is False:
+            return HiddenReason.DISABLED
+        if self.explain_incompatible(member, tool):
+            return HiddenReason.INCOMPATIBLE
+        is_invalid = decision is not None and decision.schema_fault
+        if is_invalid and self.strict_schemas and is_enabled is None:
+            return HiddenReason.INVALID_SCHEMA
+        return None if is_listed or member.offering is None else HiddenReason.NOT_OFFERED
+
+    def explain_incompatible(self, member: Member, tool: ListItem) -> str:
+        """Explain why the version of a tool is not compatible; empty when it is."""
+        versions = self.settings.versions_of(member.id, tool.name)
+        if versions is None:
+            return ""
+        version = _version_of(tool.members, member.server_version)
+        if is_compatible(version, parse_ranges(versions)):
+            return ""
+        return f"version {version} is not in {versions}"
+
+    def state_of(self, member: Member, tool: ListItem, *, is_listed: bool = True) -> ToolState:
+        """Describe a tool."""
+        return ToolState(
+            _version_of(tool.members, member.server_version),
+            self.settings.risk_of(member.id, tool.name, tool.members.get("annotations")),
+            self.settings.of(member.id, tool.name) or ToolSetting(member.id, tool.name),
+            self.why_hidden(member, tool, is_listed=is_listed),
+        )
+
+
+class KnownTool(msgspec.Struct, frozen=True, eq=False):
+    """A tool with its definition and its state."""
+
+    member: Member
+    item: ListItem
+    rules: ToolRules
+    is_listed: bool
+    """Whether its server lists it; else it was registered with it."""
 
     @property
     def name(self) -> str:
@@ -37,93 +135,82 @@ class KnownTool:
 
     @property
     def server_id(self) -> str:
-        return self._member.id
+        return self.member.id
 
     @property
     def server(self) -> str:
         """The name of its server."""
-        return self._member.name
+        return self.member.name
 
     @property
     def flags(self) -> tuple[str, ...]:
         """What was noticed about it."""
-        decision = self._member.decisions.get(self.name)
+        decision = self.member.decisions.get(self.name)
         return decision.flags if decision is not None else ()
 
     @property
     def reason(self) -> HiddenReason | None:
         """Why it cannot be called; None when it can."""
-        return self._rules.why_hidden(self._member, self.name, self.item.members)
+        return self.rules.why_hidden(self.member, self.item, is_listed=self.is_listed)
 
     @property
     def state(self) -> ToolState:
-        return self._rules.state_of(self._member, self.name, self.item.members)
-
-    @property
-    def _settings(self) -> ToolSettings:
-        return self._rules.settings
-
-
-class UnlistedTool(KnownTool):
-    """A tool that its server was registered with, and does not list, or not yet."""
-
-    __slots__ = ("_version",)
-
-    def __init__(self, member: Member, declared: Declared, rules: ToolRules) -> None:
-        super().__init__(member, declared.item, rules)
-        self._version = declared.version or member.server_version
-
-    @property
-    def reason(self) -> HiddenReason | None:
-        """Why it cannot be called; None when nothing but its server's connection is missing."""
-        if self._settings.is_unverified(self.server_id, self.name):
-            return HiddenReason.UNVERIFIED
-        setting = self._settings.of(self.server_id, self.name)
-        if setting is not None and setting.enabled is False:
-            return HiddenReason.DISABLED
-        versions = self._settings.versions_of(self.server_id, self.name)
-        if explain_version(self._version, versions):
-            return HiddenReason.INCOMPATIBLE
-        return HiddenReason.NOT_OFFERED if self._member.offering is not None else None
-
-    @property
-    def state(self) -> ToolState:
-        setting = self._settings.of(self.server_id, self.name)
-        annotations = self.item.members.get("annotations")
-        risk = self._settings.risk_of(self.server_id, self.name, annotations)
-        setting = setting or ToolSetting(self.server_id, self.name)
-        return ToolState(self._version, risk, setting, self.reason)
+        return self.rules.state_of(self.member, self.item, is_listed=self.is_listed)
 
 
 class KnownTools:
-    """Finds and lists the tools of all servers."""
+    """Finds and lists the tools of all servers; has those that servers were registered with."""
 
-    def __init__(self, context: RegistryContext) -> None:
-        self._context = context
-        self._rules = context.tool_rules
+    def __init__(self, members: Members, rules: ToolRules) -> None:
+        self._members = members
+        self._rules = rules
+        self._declared: dict[str, dict[str, ListItem]] = {}
+        """By server id and tool name, whether listed or not."""
 
     def of(self, ref: str | None = None) -> Iterator[KnownTool]:
         """Iterate over the tools of one server, or of all. Raises NotFound."""
-        members = self._context.members
+        members = self._members
         return self._each(list(members) if ref is None else [members.get(ref)])
 
     def _each(self, members: list[Member]) -> Iterator[KnownTool]:
         for member in members:
             for item in member.listed_tools:
-                yield KnownTool(member, item, self._rules)
-            declared = self._context.declared.of(member.id)
+                yield KnownTool(member, item, self._rules, is_listed=True)
+            declared = self.declared(member.id)
             listed = {item.name for item in member.listed_tools} if declared else set()
-            for name, one in declared.items():
+            for name, item in declared.items():
                 if name not in listed:
-                    yield UnlistedTool(member, one, self._rules)
+                    yield KnownTool(member, item, self._rules, is_listed=False)
 
     def find(self, ref: str, name: str) -> KnownTool | None:
         """Find a tool by its server's id or name, and its own name."""
-        member = self._context.members.find(ref)
+        member = self._members.find(ref)
         if member is None:
             return None
-        for item in member.listed_tools:
-            if item.name == name:
-                return KnownTool(member, item, self._rules)
-        declared = self._context.declared.of(member.id).get(name)
-        return None if declared is None else UnlistedTool(member, declared, self._rules)
+        listed = next((item for item in member.listed_tools if item.name == name), None)
+        item = listed or self.declared(member.id).get(name)
+        if item is None:
+            return None
+        return KnownTool(member, item, self._rules, is_listed=listed is not None)
+
+    # -- declared tools
+
+    def declared(self, server_id: str) -> Mapping[str, ListItem]:
+        """Return the tools that a server was registered with."""
+        return self._declared.get(server_id, {})
+
+    def declare(self, server_id: str, tools: Iterable[DeclaredTool]) -> None:
+        """Take what a server declares now in place of what it declared before."""
+        self._declared[server_id] = {
+            one.tool_name: to_item(one.tool_name, one.definition) for one in tools
+        }
+
+    def replace_declared(self, tools: Iterable[DeclaredTool]) -> set[str]:
+        """Take these for all servers; return the servers that have declared something else."""
+        before, after = self._declared, dict[str, dict[str, ListItem]]()
+        for one in tools:
+            item = to_item(one.tool_name, one.definition)
+            after.setdefault(one.server_id, {})[one.tool_name] = item
+        self._declared = after
+        servers = before.keys() | after.keys()
+        return {server for server in servers if before.get(server) != after.get(server)}

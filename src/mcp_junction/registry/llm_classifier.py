@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
-from mcp_junction.config.settings import OFF, Settings
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import AddressRefused, ModelUnavailable, StoreError
 from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.redaction.known import KNOWN
@@ -30,6 +30,7 @@ from mcp_junction.skills.llm import (
     describe_repair,
 )
 from mcp_junction.store.records import PendingTool
+from mcp_junction.tasks import OnDemandTask
 from mcp_junction.upstream.http.dialer import Dialer
 from mcp_junction.upstream.http.fetch import fetch
 
@@ -126,31 +127,15 @@ class LLMClassifier:
         self._on_stored = on_stored
         self._by = f"llm:{endpoint.model}"
         self._first_pause = self._pause = pause
-        self._news = asyncio.Event()
-        self._working: asyncio.Task[None] | None = None
-
-    @classmethod
-    def from_settings(cls, context: RegistryContext, on_stored: Callable[[], None]) -> Self | None:
-        """Make one if an LLM is set."""
-        if context.settings.llm_provider == OFF:
-            return None
-        return cls(context, LLMEndpoint(context.settings), on_stored)
-
-    def wake(self) -> None:
-        """Look for tools to classify, soon."""
-        self._news.set()
-        if self._working is None or self._working.done():
-            tasks = self._context.tasks
-            self._working = tasks.supervise("llm classification", self._work, is_vital=False)
-
-    async def wait_until_done(self) -> None:
-        """Wait until nothing is left to do."""
-        if self._working is not None:
-            await asyncio.wait({self._working})
+        self._task = OnDemandTask(context.tasks, "llm classification", self._work)
+        self.wake = self._task.wake
+        """Looks for tools to classify, soon."""
+        self.wait_until_done = self._task.wait_until_done
 
     async def _work(self) -> None:
-        while self._news.is_set():
-            self._news.clear()
+        news = self._task.news
+        while news.is_set():
+            news.clear()
             try:
                 has_failed = await self._classify_all()
             except StoreError as error:
@@ -159,7 +144,7 @@ class LLMClassifier:
             if has_failed:
                 self._pause = min(2 * self._pause, _LONGEST_PAUSE)
                 await asyncio.sleep(self._pause)
-                self._news.set()
+                news.set()
             else:
                 self._pause = self._first_pause
 

@@ -1,14 +1,15 @@
 """Collects all metrics for Prometheus, and State for REST.
 
 A scrape reads what is in memory and asks no server. Disconnected servers are only counted, and a
-server that does not answer has no response time: an old one would mislead. The metrics of calls
-are in ``call_metrics.py``.
+server that does not answer has no response time: an old one would mislead. Labels are names of
+servers and tools that exist, and the number of series is bounded: of calls the busiest pairs have
+series of their own, all others share one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
@@ -16,25 +17,34 @@ from typing import Final
 import msgspec
 
 from mcp_junction.app import Junction
-from mcp_junction.calls.metrics import CallMetrics
-from mcp_junction.catalog.exposure import ListedTokens
+from mcp_junction.calls.metrics import ROUTING_BOUNDS, CallMetrics
+from mcp_junction.catalog.own_tools import ListedTokens
 from mcp_junction.health.verdict import WINDOW, HealthFacts
-from mcp_junction.registry.call_metrics import families_of_calls
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.member import Member
-from mcp_junction.resilience.breaker import BreakerRow
+from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.telemetry.exposition import (
     AnyFamily,
+    HistogramFamily,
+    HistogramSample,
+    LabelledFamily,
     MetricFamily,
     MetricKind,
     format_families,
 )
+from mcp_junction.telemetry.latencies import BUCKETS, count_in_buckets
+from mcp_junction.telemetry.tallies import Tally
 from mcp_junction.upstream.state import ServerState
 
 LABELLED: Final = 250
 """How many servers have series of their own: those that came first, so none is displaced."""
+CIRCUITS: Final = 300
+"""Circuits that have series: those that are not closed come first."""
 _PREFIX: Final = "mcp_aggregator_"
-_CHECK: Final = f"{_PREFIX}health_check_"
+_OF_TOOL: Final = ("server_id", "tool_name")
+_STATES: Final = {BreakerState.CLOSED: 0, BreakerState.OPEN: 1, BreakerState.HALF_OPEN: 2}
+
+Labels = tuple[str, ...]
 
 
 def metrics_of(
@@ -44,18 +54,16 @@ def metrics_of(
     calls: CallMetrics,
 ) -> bytes:
     """Collect all metrics, as Prometheus reads them."""
-    families: list[AnyFamily] = [*_servers(context), _sessions(junction)]
-    families += [*_health(context, facts_of), *_audit(context), *_tasks(context)]
-    families += [_unattributed(junction), *_webhook(junction), *_calls(context, junction, calls)]
-    return format_families(families)
 
-
-def _calls(context: RegistryContext, junction: Junction, calls: CallMetrics) -> list[AnyFamily]:
     def name_of(server_id: str) -> str:
         member = context.members.find(server_id)
         return calls.name_of(server_id) if member is None else member.name
 
-    return families_of_calls(calls, circuits_of(junction), name_of)
+    families: list[AnyFamily] = [*_servers(context), _sessions(junction)]
+    families += [*_health(context, facts_of), *_audit(context), *_tasks(context)]
+    families += [_unattributed(junction), *_webhook(junction)]
+    families += families_of_calls(calls, circuits_of(junction), name_of)
+    return format_families(families)
 
 
 def circuits_of(junction: Junction) -> list[BreakerRow]:
@@ -66,77 +74,71 @@ def circuits_of(junction: Junction) -> list[BreakerRow]:
     return governance.circuits.breakers.rows()
 
 
+def _gauge(
+    name: str, words: str, samples: Mapping[str, float] | float, label: str = ""
+) -> MetricFamily:
+    """Make a family of the service: of samples by the value of a label, or of a single one."""
+    by_label = samples if isinstance(samples, Mapping) else {"": samples}
+    return MetricFamily(f"{_PREFIX}{name}", words, by_label, label)
+
+
+def _counter(
+    name: str, words: str, samples: Mapping[str, float] | float, label: str = ""
+) -> MetricFamily:
+    family = _gauge(name, words, samples, label)
+    return msgspec.structs.replace(family, kind=MetricKind.COUNTER)
+
+
+# -- the service
+
+
 def _servers(context: RegistryContext) -> list[MetricFamily]:
     count = Counter(member.status for member in context.members)
+    by_status = {state.value: count[state] for state in ServerState}
     tools = sum(member.tool_count for member in context.members)
     return [
-        MetricFamily(
-            f"{_PREFIX}servers_total",
-            "Servers, by their status.",
-            {state.value: count[state] for state in ServerState},
-            "status",
-        ),
-        MetricFamily(f"{_PREFIX}tools_total", "Tools of all servers.", {"": tools}),
+        _gauge("servers_total", "Servers, by their status.", by_status, "status"),
+        _gauge("tools_total", "Tools of all servers.", tools),
     ]
 
 
 def _sessions(junction: Junction) -> MetricFamily:
-    count = len(junction.clients.sessions)
-    return MetricFamily(f"{_PREFIX}sessions", "Sessions of clients that are open.", {"": count})
+    return _gauge("sessions", "Sessions of clients that are open.", len(junction.clients.sessions))
 
 
 def _health(
     context: RegistryContext, facts_of: Callable[[Member], HealthFacts]
 ) -> list[MetricFamily]:
-    seconds: dict[str, float] = {}
-    failed: dict[str, float] = {}
-    healthy: dict[str, float] = {}
-    reachable: dict[str, float] = {}
     wanted = [one for one in context.members if one.status is not ServerState.DISCONNECTED]
-    for member in islice(wanted, LABELLED):
-        name, facts = member.name, facts_of(member)
-        failed[name] = facts.error_rate
-        if facts.response_time_ms is not None and member.is_serving:
-            seconds[name] = facts.response_time_ms / 1000
-        if facts.healthy is not None:
-            healthy[name] = int(facts.healthy)
-        if facts.reachable is not None:
-            reachable[name] = int(facts.reachable)
+    shown = [(one, facts_of(one)) for one in islice(wanted, LABELLED)]
+    seconds = {
+        member.name: facts.response_time_ms / 1000
+        for member, facts in shown
+        if facts.response_time_ms is not None and member.is_serving
+    }
+    failed = {member.name: facts.error_rate for member, facts in shown}
+    healthy = {one.name: int(facts.healthy) for one, facts in shown if facts.healthy is not None}
+    reachable = {
+        one.name: int(facts.reachable) for one, facts in shown if facts.reachable is not None
+    }
+    check, label = "health_check_", "server"
+    took = "How long the last health check that was answered took."
+    rate = f"The part of the last {WINDOW} calls that failed."
     omitted = max(0, len(wanted) - LABELLED)
-    by_server = "server"
     return [
-        MetricFamily(
-            f"{_CHECK}response_time_seconds",
-            "How long the last health check that was answered took.",
-            seconds,
-            by_server,
-        ),
-        MetricFamily(
-            f"{_CHECK}error_rate",
-            f"The part of the last {WINDOW} calls that failed.",
-            failed,
-            by_server,
-        ),
-        MetricFamily(f"{_CHECK}healthy", "1 while checks and calls go well.", healthy, by_server),
-        MetricFamily(f"{_CHECK}reachable", "1 while there is an answer.", reachable, by_server),
-        MetricFamily(f"{_CHECK}omitted_servers", "Servers beyond those labelled.", {"": omitted}),
+        _gauge(f"{check}response_time_seconds", took, seconds, label),
+        _gauge(f"{check}error_rate", rate, failed, label),
+        _gauge(f"{check}healthy", "1 while checks and calls go well.", healthy, label),
+        _gauge(f"{check}reachable", "1 while there is an answer.", reachable, label),
+        _gauge(f"{check}omitted_servers", "Servers beyond those labelled.", omitted),
     ]
 
 
 def _audit(context: RegistryContext) -> list[MetricFamily]:
-    audit = context.audit
+    lost, waiting = context.audit.lost, context.audit.waiting
     return [
-        MetricFamily(
-            f"{_PREFIX}audit_rows_lost_total",
-            "Rows of the audit that were never stored.",
-            {"": audit.lost},
-            kind=MetricKind.COUNTER,
-        ),
-        MetricFamily(
-            f"{_PREFIX}audit_rows_waiting",
-            "Rows of the audit that are not stored yet.",
-            {"": audit.waiting},
-        ),
+        _counter("audit_rows_lost_total", "Rows of the audit that were never stored.", lost),
+        _gauge("audit_rows_waiting", "Rows of the audit that are not stored yet.", waiting),
     ]
 
 
@@ -145,30 +147,24 @@ def _tasks(context: RegistryContext) -> list[MetricFamily]:
     failures = supervision.failures
     down = {name: supervision.down_by_name[name] for name in failures}
     return [
-        MetricFamily(
-            f"{_PREFIX}task_failures_total",
+        _counter(
+            "task_failures_total",
             "How often long-lived tasks have failed; each time they are run again.",
             failures,
             label,
-            MetricKind.COUNTER,
         ),
-        MetricFamily(
-            f"{_PREFIX}store_rows_unreadable",
+        _gauge(
+            "store_rows_unreadable",
             "Rows of the store that cannot be read and are left out.",
-            {"": context.store.unreadable},
+            context.store.unreadable,
         ),
-        MetricFamily(
-            f"{_PREFIX}tool_settings_unverified",
+        _gauge(
+            "tool_settings_unverified",
             "Settings of tools whose signature is wrong; their tools are disabled.",
-            {"": context.tool_settings.unverified},
+            context.tool_settings.unverified,
         ),
-        MetricFamily(f"{_PREFIX}tasks_down", "Long-lived tasks that do not run now.", down, label),
-        MetricFamily(
-            f"{_PREFIX}events_lost_total",
-            "Events that were never stored.",
-            {"": context.bus.lost},
-            kind=MetricKind.COUNTER,
-        ),
+        _gauge("tasks_down", "Long-lived tasks that do not run now.", down, label),
+        _counter("events_lost_total", "Events that were never stored.", context.bus.lost),
     ]
 
 
@@ -177,31 +173,115 @@ def _webhook(junction: Junction) -> list[MetricFamily]:
     webhook = None if governance is None else governance.webhook
     if webhook is None:
         return []
-    ended = {"delivered": webhook.delivered, "failed": webhook.failed}
     return [
-        MetricFamily(
-            f"{_PREFIX}webhook_deliveries_total",
+        _counter(
+            "webhook_deliveries_total",
             "Deliveries of this process to the webhook that were accepted, or given up.",
-            ended,
+            {"delivered": webhook.delivered, "failed": webhook.failed},
             "outcome",
-            MetricKind.COUNTER,
         ),
-        MetricFamily(
-            f"{_PREFIX}webhook_deliveries_waiting",
+        _gauge(
+            "webhook_deliveries_waiting",
             "Deliveries of this process that were not accepted yet.",
-            {"": webhook.waiting},
+            webhook.waiting,
         ),
     ]
 
 
 def _unattributed(junction: Junction) -> MetricFamily:
-    return MetricFamily(
-        f"{_PREFIX}unattributed_messages_total",
+    return _counter(
+        "unattributed_messages_total",
         "Messages of servers dropped (log) or refused (question): whose they are is unknown.",
         junction.messages.unattributed,
         "kind",
-        kind=MetricKind.COUNTER,
     )
+
+
+# -- calls
+
+
+def families_of_calls(
+    metrics: CallMetrics, circuits: Iterable[BreakerRow], name_of: Callable[[str], str]
+) -> list[AnyFamily]:
+    """Make the families; ``name_of`` names a server by its id."""
+    counts, seconds = metrics.routing()
+    return [
+        *_families_of_tools(_by_label(metrics, name_of)),
+        MetricFamily(
+            "mcp_circuit_state",
+            "The state of each circuit: 0 closed, 1 open, 2 half-open.",
+            _states(circuits, name_of),
+            "circuit_key",
+        ),
+        HistogramFamily(
+            "mcp_aggregator_routing_duration_seconds",
+            "How long it took until a call was sent to its server, in seconds.",
+            (),
+            ROUTING_BOUNDS,
+            {(): HistogramSample(counts, seconds)},
+        ),
+    ]
+
+
+def _families_of_tools(tallies: dict[Labels, Tally]) -> list[AnyFamily]:
+    return [
+        LabelledFamily(
+            "mcp_invocations_total",
+            "Calls of tools, by how they ended.",
+            (*_OF_TOOL, "status"),
+            _by_status(tallies),
+        ),
+        HistogramFamily(
+            "mcp_invocation_latency_ms",
+            "How long calls of tools took, in milliseconds.",
+            _OF_TOOL,
+            BUCKETS,
+            {
+                labels: HistogramSample(count_in_buckets(tally.bins), tally.total_ms)
+                for labels, tally in tallies.items()
+            },
+        ),
+        LabelledFamily(
+            "mcp_retries_total",
+            "Attempts of calls beyond the first.",
+            _OF_TOOL,
+            {labels: tally.retries for labels, tally in tallies.items()},
+        ),
+        LabelledFamily(
+            "mcp_errors_total",
+            "Calls of tools that failed, by the type of error.",
+            (*_OF_TOOL, "error_type"),
+            {
+                (*labels, error): count
+                for labels, tally in tallies.items()
+                for error, count in tally.errors.items()
+            },
+        ),
+    ]
+
+
+def _by_label(metrics: CallMetrics, name_of: Callable[[str], str]) -> dict[Labels, Tally]:
+    """Return the tallies by the names that label them: two servers may have had one name."""
+    found: dict[Labels, Tally] = {}
+    for (server_id, tool), tally in metrics.tallies.totals().items():
+        name = name_of(server_id) if server_id else ""
+        found.setdefault((name, tool), Tally()).add(tally)
+    return found
+
+
+def _by_status(tallies: dict[Labels, Tally]) -> dict[Labels, float]:
+    found: dict[Labels, float] = {}
+    for labels, tally in tallies.items():
+        found[*labels, "success"] = tally.calls - tally.failed
+        found[*labels, "error"] = tally.failed
+    return found
+
+
+def _states(circuits: Iterable[BreakerRow], name_of: Callable[[str], str]) -> dict[str, float]:
+    rows = sorted(circuits, key=lambda row: (row.state is BreakerState.CLOSED, row.circuit_key))
+    return {
+        f"{name_of(row.server_id)}:{row.tool_name}": _STATES[row.state] for row in rows[:CIRCUITS]
+    }
 
 
 class State(msgspec.Struct, frozen=True):
@@ -230,12 +310,12 @@ def state_of(
     last_sync: float | None,
     interval: float,
     uptime: float,
-    indexed: int = 0,
-    classified: int = 0,
-    tokens: ListedTokens | None = None,
+    indexed: int,
+    classified: int,
+    tokens: ListedTokens,
 ) -> State:
     every = list(members)
-    count = {state: sum(member.status is state for member in every) for state in ServerState}
+    count = Counter(member.status for member in every)
     tools = sum(member.tool_count for member in every)
     return State(
         total_servers=len(every),
@@ -249,8 +329,8 @@ def state_of(
         unindexed_tools=max(0, tools - indexed),
         classified_tools=min(classified, tools),
         unclassified_tools=max(0, tools - classified),
-        tokens_saved=0 if tokens is None else tokens.saved,
-        tokens_listed=0 if tokens is None else tokens.listed,
+        tokens_saved=tokens.saved,
+        tokens_listed=tokens.listed,
         last_sync=None if last_sync is None else datetime.fromtimestamp(last_sync, UTC),
         health_check_interval_seconds=interval,
         uptime_seconds=uptime,

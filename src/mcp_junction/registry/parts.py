@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mcp_junction.calls.events import CallSink
 from mcp_junction.calls.metrics import CallMetrics
-from mcp_junction.registry.auth_events import AuthEvents
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.server_lifecycle import ServerLifecycle
 from mcp_junction.registry.skills import RegistrySkills
@@ -21,7 +20,6 @@ class RegistryParts:
         self.lifecycle = ServerLifecycle(context)
         self.skills = RegistrySkills(context)
         self.tools = RegistryTools(context, self.skills.classifier.wake)
-        self.auth_events = AuthEvents(context)
         self.call_metrics = CallMetrics()
         self.metrics_history = MetricsHistory(
             context.store.call_metrics,

@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from types import TracebackType
 from typing import Any, Final, Self
 
 import msgspec
@@ -101,12 +100,7 @@ class Registry:
         for member in self._members:
             await self.tools.wait_until_stored(member)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._context.is_open = False
         await self._lifecycle.end()
         with suppress(TimeoutError):
@@ -156,7 +150,7 @@ class Registry:
             member.tool_count = len(member.offering.tools)
             shown = drop_hidden_tools(member, member.offering, self._context.tool_rules)
             self._junction.live_catalog.expect(shown, listed=False)
-        elif self._context.declared.of(record.id):
+        elif self._context.known_tools.declared(record.id):
             self.tools.show(member)
         if wanted:
             self._servers.start(member.name)
@@ -193,13 +187,15 @@ class Registry:
     def state(self) -> State:
         """Return the totals over all servers, for REST."""
         interval = self._junction.settings.health_interval_ms / 1000
-        uptime, indexed = time.time() - self._started_at, self._junction.tool_search.indexed
-        done = (
-            indexed,
+        return state_of(
+            self._members,
+            self.tools.synced_at,
+            interval,
+            time.time() - self._started_at,
+            self._junction.tool_search.indexed,
             self.skills.classifier.classified,
             self._junction.live_catalog.catalog.tokens,
         )
-        return state_of(self._members, self.tools.synced_at, interval, uptime, *done)
 
     async def history(
         self, ref: str, limit: int = 100, before: int | None = None

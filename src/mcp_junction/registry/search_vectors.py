@@ -18,7 +18,7 @@ from mcp_junction.app import Junction
 from mcp_junction.calls.tool_search import SkillTools
 from mcp_junction.catalog.own_tools import OWN_SERVER
 from mcp_junction.config.settings import AUTO
-from mcp_junction.errors import NotFound, StoreError, UsageError, VectorStoreError
+from mcp_junction.errors import StoreError, UsageError, VectorStoreError
 from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.embedding_models import choose_model
@@ -66,7 +66,7 @@ def choose_store(setting: str, registry: Registry, store: Store) -> VectorStore 
     """Return the vector store that is set, beside memory. Raises UsageError."""
     if setting.startswith(("http://", "https://")):
         try:
-            return QdrantVectors.connect(setting, ToolPayloads(registry))
+            return QdrantVectors.connect(setting, partial(describe_tools, registry))
         except VectorStoreError as error:
             raise UsageError(f"vector_store: {error}") from None
     if setting == PGVECTOR or (setting == AUTO and store.pgvectors is not None):
@@ -78,33 +78,27 @@ def choose_store(setting: str, registry: Registry, store: Store) -> VectorStore 
     return None
 
 
-class ToolPayloads:
-    """Describes tools for a vector store, as the store has them."""
+async def describe_tools(registry: Registry, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    """Describe tools for a vector store, as the store has them."""
+    records = await registry.tools.named(pairs)
+    servers = {record.name: record.id for record in registry.all()}
+    return [_describe(pair, records.get(pair), servers.get(pair.server)) for pair in pairs]
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
 
-    async def __call__(self, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-        records = await self._registry.tools.named(pairs)
-        servers = {record.name: record.id for record in self._registry.all()}
-        return [self._describe(pair, records.get(pair), servers.get(pair.server)) for pair in pairs]
-
-    def _describe(
-        self, pair: Pair, record: ToolRecord | None, server_id: str | None
-    ) -> dict[str, Any]:
-        known = record or ToolRecord("", server_id or "", pair.name, 0, b"{}", "", "")
-        described = msgspec.json.decode(known.definition, type=_DescribedTool)
-        return {
-            "name": f"{pair.server}.{pair.name}",
-            "description": described.description if isinstance(described.description, str) else "",
-            "source_server_id": server_id,
-            "source_server_name": pair.server,
-            "original_name": pair.name,
-            "is_external": server_id is not None,
-            "is_classified": known.is_classified,
-            "skill_ids": known.skill_ids,
-            "primary_skill_id": known.primary_skill_id,
-        }
+def _describe(pair: Pair, record: ToolRecord | None, server_id: str | None) -> dict[str, Any]:
+    known = record or ToolRecord("", server_id or "", pair.name, 0, b"{}", "", "")
+    described = msgspec.json.decode(known.definition, type=_DescribedTool)
+    return {
+        "name": f"{pair.server}.{pair.name}",
+        "description": described.description if isinstance(described.description, str) else "",
+        "source_server_id": server_id,
+        "source_server_name": pair.server,
+        "original_name": pair.name,
+        "is_external": server_id is not None,
+        "is_classified": known.is_classified,
+        "skill_ids": known.skill_ids,
+        "primary_skill_id": known.primary_skill_id,
+    }
 
 
 class _DescribedTool(msgspec.Struct):
@@ -118,34 +112,28 @@ class StoredVectors:
 
     def __init__(self, registry: Registry, store: Store) -> None:
         self._registry = registry
+        self._members = registry.context.members
         self._vectors = store.vectors
         self._unsaved: dict[tuple[str, str], dict[str, KeptVector]] = {}
 
     async def load(self, server: str, model: str) -> Mapping[str, KeptVector]:
         unsaved = self._unsaved.get((server, model), {})
-        server_id = self._find(server)
-        if server_id is None:
+        member = self._members.find(server)
+        if member is None:
             return unsaved
-        stored = await self._vectors.of_server(server_id, model)
+        stored = await self._vectors.of_server(member.id, model)
         found = {name: KeptVector(hash_, vector) for name, hash_, vector in stored}
         return {**unsaved, **found}
 
     async def save(self, server: str, model: str, vectors: Mapping[str, KeptVector]) -> None:
-        server_id = self._find(server)
-        unsaved = dict(vectors)
-        if server_id is not None:
+        member, unsaved = self._members.find(server), dict(vectors)
+        if member is not None:
             await self._registry.wait_until_stored()  # else it has no tools yet
             rows = [StoredVector(name, *kept) for name, kept in vectors.items()]
-            for name in await self._vectors.put(server_id, model, rows):
+            for name in await self._vectors.put(member.id, model, rows):
                 del unsaved[name]
         if unsaved:
             self._unsaved.setdefault((server, model), {}).update(unsaved)
-
-    def _find(self, server: str) -> str | None:
-        try:
-            return self._registry.find(server).id
-        except NotFound:
-            return None
 
 
 class SkillMemberships:

@@ -1,4 +1,7 @@
-"""ServerLifecycle: records and announces what happens to servers, and has their health watched."""
+"""ServerLifecycle: records and announces what happens to servers, and has their health watched.
+
+What happens to the credentials for servers is announced and audited here, too, without secrets.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mcp_junction.calls.events import CallEnded
+from mcp_junction.credentials.credentials import STATE_CHANGED
+from mcp_junction.credentials.source import CredentialSource
 from mcp_junction.errors import NotFound, StoreUnavailable
 from mcp_junction.health.probes import ProbeSchedule
 from mcp_junction.health.verdict import HealthFacts
@@ -29,6 +34,7 @@ _STORE_EVERY: Final = 5.0
 _PAUSE: Final = 0.05
 _RETRY: Final = 0.5
 _MOST: Final = 10_000
+_FAILED_SIGN_INS: Final = ("refresh_failed", "login_refused", "revocation_failed")
 
 
 class HistoryWriter:
@@ -262,6 +268,37 @@ class ServerLifecycle:
             "latency_ms": _round(ended.seconds * 1000),
         }
         self._context.bus.publish_transient(CALL_COMPLETED, data, ended.server_id)
+
+    def note_credential(
+        self, source: CredentialSource, action: str, detail: str, actor: str
+    ) -> None:
+        """Announce the new state of a credential, or audit what else happened to it."""
+        member = self._context.members.find(source.definition.id)
+        if member is None or not self._context.is_open:
+            return
+        if action == STATE_CHANGED:
+            facts = source.facts
+            self._context.publish(
+                "server.auth_changed",
+                member.record,
+                state=source.state.value,
+                subject=source.subject,
+                issuer=facts.issuer if facts is not None else None,
+                reason=detail or None,
+            )
+            return
+        audit = self._context.audit
+        audit.record(
+            audit.entry(
+                "outcome",
+                actor,
+                f"auth.{action}",
+                server_id=member.id,
+                target=member.name,
+                outcome=OutcomeName.ERROR if action in _FAILED_SIGN_INS else OutcomeName.OK,
+                detail={"subject": source.subject, **({"reason": detail} if detail else {})},
+            )
+        )
 
     # -- status in the store
 

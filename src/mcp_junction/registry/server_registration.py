@@ -15,13 +15,12 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.config.registration import UNCONNECTED, Registration, read_registration
-from mcp_junction.errors import InvalidChange, Problem, ProblemCode
+from mcp_junction.errors import InvalidChange, Problem, invalid_at
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, frames
-from mcp_junction.registry.known_tools import KnownTool
+from mcp_junction.registry.known_tools import HiddenReason, KnownTool
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.registry import Registry
-from mcp_junction.registry.tool_rules import HiddenReason
 from mcp_junction.registry.tool_settings import check_versions
 from mcp_junction.slices import pace
 from mcp_junction.store.tool_settings import DeclaredTool
@@ -33,7 +32,6 @@ _OWN: Final = ("schema", "version", "enabled")
 """Members of a declared tool that are not members of its definition."""
 _UNKNOWN: Final = "unknown"
 _NULL: Final = b"null"
-_MOST_NAMES: Final = 200
 
 
 class ServerDeclaration(msgspec.Struct, frozen=True):
@@ -151,19 +149,17 @@ class ServerRegistrar:
     ) -> None:
         """Store the declared tools in place of those that were declared before."""
         found = [msgspec.structs.replace(tool, server_id=member.id) for tool in tools]
-        before = {name: one.item for name, one in self._context.declared.of(member.id).items()}
+        before = self._context.known_tools.declared(member.id)
         store = self._context.store.declared_tools
         if await store.all(member.id) == sorted(found, key=lambda tool: tool.tool_name):
             return
         detail = {"tools": len(found)}
         async with self._context.audit_act(actor, "tools.declare", member.record, detail=detail):
             await store.replace(member.id, found)
-            self._context.declared.put(member.id, found)
+            self._context.known_tools.declare(member.id, found)
         self._registry.tools.show(member)
         added = [tool.tool_name for tool in found if tool.tool_name not in before]
-        for start in range(0, len(added), _MOST_NAMES):
-            names = added[start : start + _MOST_NAMES]
-            self._context.publish("tool.registered", member.record, tools=names, declared=True)
+        self._context.publish_tools(member.record, added, declared=True)
 
 
 def _read_new(name: str, connection: dict[str, Any] | None) -> Registration:
@@ -189,13 +185,12 @@ def _moved(problems: Iterable[Problem]) -> list[Problem]:
 def _check_matrix(versions: Mapping[str, Any]) -> None:
     """Check the versions of all tools. Raises InvalidChange."""
     problems = [
-        Problem(ProblemCode.INVALID_SCHEMA, f"$.versions.{name[:64]}", problem.message)
+        invalid_at(f"$.versions.{name[:64]}", problem.message)
         for name, given in versions.items()
         for problem in check_versions(given)[1]
     ]
     if "" in versions:
-        words = "must have the names of tools, or *"
-        problems.append(Problem(ProblemCode.INVALID_SCHEMA, "$.versions", words))
+        problems.append(invalid_at("$.versions", "must have the names of tools, or *"))
     if problems:
         raise InvalidChange(problems)
 

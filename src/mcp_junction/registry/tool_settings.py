@@ -1,21 +1,24 @@
 """ToolSettingAdministration: changes what operators set for tools, and follows the store.
 
 A change is one act in the audit and one event; it holds in this process before it is answered, and
-in others when they see another generation of its topic.
+in others when they see another generation of its topic. What people approved or blocked in other
+processes is taken over likewise. Lists of tools are no part of it: each process reads those from
+the servers itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.errors import InvalidChange, Problem, ProblemCode, StoreUnavailable
+from mcp_junction.errors import InvalidChange, Problem, StoreUnavailable, invalid_at
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.tool_settings import (
     ALL_TOOLS,
@@ -27,9 +30,11 @@ from mcp_junction.policy.tool_settings import (
 )
 from mcp_junction.policy.versions import OR, parse_ranges
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.member import Member
+from mcp_junction.registry.member import Decision, Member, decision_of
+from mcp_junction.store.records import ToolRecord
 from mcp_junction.store.store import Store
 from mcp_junction.store.tool_settings import TOOL_SETTINGS_TOPIC
+from mcp_junction.store.tools import DECISIONS_TOPIC
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -48,17 +53,20 @@ class ToolSettingAdministration:
         self,
         context: RegistryContext,
         on_changed: Callable[[Member, bool], None],
-        on_look: Callable[[Mapping[str, int]], Awaitable[None]],
+        on_decided: Callable[[Member, ToolRecord], None],
     ) -> None:
         """``on_changed`` is told of each member whose tools have other settings; and whether other
-        versions may be compatible. ``on_look`` is given the generations at each look."""
+        versions may be compatible. ``on_decided`` takes over the decision of a record; the member's
+        decisions are locked."""
         self._context = context
-        self._on_look = on_look
+        self._on_decided = on_decided
         self._settings = context.tool_settings
         self._on_changed = on_changed
         self._lock = asyncio.Lock()
         """Held while settings are read or changed: an older reading must not undo a change."""
         self._generation: int | None = None
+        self._decided: int | None = None
+        """The generation of decisions at the last look."""
 
     async def begin(self) -> None:
         """Read the settings, and follow what other processes change."""
@@ -70,7 +78,7 @@ class ToolSettingAdministration:
         store = self._context.store
         async with self._lock:
             generations = await store.generations()
-            await self._on_look(generations)
+            await self._follow_decisions(generations.get(DECISIONS_TOPIC, 0))
             generation = generations.get(TOOL_SETTINGS_TOPIC, 0)
             if generation == self._generation:
                 return
@@ -78,7 +86,7 @@ class ToolSettingAdministration:
             declared = await store.declared_tools.all()
             changed = self._settings.replace_all(found)
             self._generation = generation
-        changed |= self._context.declared.replace_all(declared)
+        changed |= self._context.known_tools.replace_declared(declared)
         for member in self._context.members:
             if member.id in changed:
                 self._on_changed(member, True)
@@ -90,6 +98,28 @@ class ToolSettingAdministration:
                 await self.refresh()
             except StoreUnavailable:
                 continue  # the next look is soon
+
+    async def _follow_decisions(self, generation: int) -> None:
+        """Take over what was decided since the last look; the first look only remembers."""
+        if self._decided is not None and generation != self._decided:
+            await self._take_over_decisions()
+        self._decided = generation
+
+    async def _take_over_decisions(self) -> None:
+        tools, members = self._context.store.tools, self._context.members
+        differing: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        for record in await tools.decided():
+            member = members.find(record.server_id)
+            if member is not None and _differs(member.decisions.get(record.name), record):
+                differing[member.id].append((member.id, record.name))
+        for server_id, pairs in differing.items():
+            member = members.find(server_id)
+            if member is None:
+                continue
+            async with member.decision_lock:  # what is decided here meanwhile is newer
+                for record in await tools.some(pairs):
+                    if _differs(member.decisions.get(record.name), record):
+                        self._on_decided(member, record)
 
     async def change(
         self, ref: str, name: str, given: Mapping[str, Any], actor: Principal
@@ -119,12 +149,14 @@ class ToolSettingAdministration:
 
     def _check(self, member: Member, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields as they are stored. Raises InvalidChange."""
-        problems = [_problem(f"$.{key}", "is not known here") for key in given.keys() - {*SETTABLE}]
+        problems = [
+            invalid_at(f"$.{key}", "is not known here") for key in given.keys() - {*SETTABLE}
+        ]
         if not name or "\0" in name or len(name) > 1_000:
-            problems.append(_problem("tool_name", "must be the name of a tool"))
+            problems.append(invalid_at("tool_name", "must be the name of a tool"))
         if name == ALL_TOOLS and not given.keys() <= {"versions"}:
             words = "only versions can be set for all tools of a server; name one tool"
-            problems.append(_problem("tool_name", words))
+            problems.append(invalid_at("tool_name", words))
         changes: dict[str, Any] = {}
         for key in SETTABLE:
             if key in given and given[key] is None:
@@ -146,9 +178,9 @@ class ToolSettingAdministration:
         try:
             msgspec.convert({"server_id": "", "tool_name": "", key: value}, ToolSetting)
         except msgspec.ValidationError as error:
-            return value, [_problem(f"$.{key}", f"is not right: {str(error).split(' - ')[0]}")]
+            return value, [invalid_at(f"$.{key}", f"is not right: {str(error).split(' - ')[0]}")]
         if key == "timeout_ms" and not 1 <= value <= LONGEST_TIMEOUT:
-            return value, [_problem("$.timeout_ms", "must be milliseconds: 1 up to a day")]
+            return value, [invalid_at("$.timeout_ms", "must be milliseconds: 1 up to a day")]
         return value, []
 
     def _check_fallbacks(
@@ -157,45 +189,51 @@ class ToolSettingAdministration:
         try:
             targets = msgspec.convert(value, list[FallbackTarget])
         except msgspec.ValidationError as error:
-            return [], [_problem("$.fallbacks", f"is not right: {error}")]
+            return [], [invalid_at("$.fallbacks", f"is not right: {error}")]
         problems: list[Problem] = []
         if len(targets) > MAX_FALLBACKS:
-            problems.append(_problem("$.fallbacks", f"has more than {MAX_FALLBACKS} targets"))
+            problems.append(invalid_at("$.fallbacks", f"has more than {MAX_FALLBACKS} targets"))
         stored, seen = [], {(member.id, name)}
         for number, target in enumerate(targets):
             path = f"$.fallbacks[{number}]"
             found = self._context.members.find(target.server_id)
             if found is None:
-                problems.append(_problem(f"{path}.server_id", "there is no such server"))
+                problems.append(invalid_at(f"{path}.server_id", "there is no such server"))
                 continue
             if (found.id, target.tool_name) in seen:
                 words = "is the tool itself, or a target that stands there already"
-                problems.append(_problem(path, words))
+                problems.append(invalid_at(path, words))
             seen.add((found.id, target.tool_name))
             if not target.tool_name or "\0" in target.tool_name:
-                problems.append(_problem(f"{path}.tool_name", "must be the name of a tool"))
+                problems.append(invalid_at(f"{path}.tool_name", "must be the name of a tool"))
             fault = find_mapping_fault(target.arguments or {})
             if fault is not None:
-                problems.append(_problem(f"{path}.arguments.{fault[0]}".rstrip("."), fault[1]))
+                problems.append(invalid_at(f"{path}.arguments.{fault[0]}".rstrip("."), fault[1]))
             stored.append(msgspec.to_builtins(msgspec.structs.replace(target, server_id=found.id)))
         return stored, problems
+
+
+def _differs(known: Decision | None, record: ToolRecord) -> bool:
+    """Whether the store has another decision than we have about a tool that we know."""
+    stored = decision_of(record)
+    return known is not None and (known.pinned, known.approved, known.blocked) != (
+        stored.pinned,
+        stored.approved,
+        stored.blocked,
+    )
 
 
 def check_versions(value: Any) -> tuple[str, list[Problem]]:
     """Check a range, or a list of ranges of which one has to hold."""
     texts = value if isinstance(value, list) else [value]
     if not texts or not all(isinstance(text, str) for text in texts):
-        return "", [_problem("$.versions", "must be a version range like >=1.2,<2, or several")]
+        return "", [invalid_at("$.versions", "must be a version range like >=1.2,<2, or several")]
     joined = f" {OR} ".join(text.strip() for text in texts)
     try:
         parse_ranges(joined)
     except ValueError as error:
-        return "", [_problem("$.versions", str(error))]
+        return "", [invalid_at("$.versions", str(error))]
     return joined, []
-
-
-def _problem(path: str, message: str) -> Problem:
-    return Problem(ProblemCode.INVALID_SCHEMA, path, message)
 
 
 async def carry_over_tool_settings(store: Store, audit: AuditLog, folder: Path) -> int:

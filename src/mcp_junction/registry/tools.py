@@ -9,19 +9,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any, Final
+from typing import Final
 
 from mcp_junction.catalog.items import ServerLists
 from mcp_junction.errors import DefinitionChanged, NotFound, Phase, ServerError
 from mcp_junction.policy.pinning import STRICT, is_quarantined
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
-from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.decision_sync import DecisionSync
+from mcp_junction.registry.context import MOST_NAMES, RegistryContext
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
-from mcp_junction.registry.known_tools import KnownTools
+from mcp_junction.registry.known_tools import ToolState
 from mcp_junction.registry.member import Decision, Member, decision_of, is_remark
-from mcp_junction.registry.tool_rules import ToolState
 from mcp_junction.registry.tool_settings import ToolSettingAdministration
 from mcp_junction.registry.tool_storage import ToolStorage, to_item
 from mcp_junction.store.records import ToolChanges, ToolRecord
@@ -31,7 +29,6 @@ from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.registry")
 
-_MOST_NAMES: Final = 200
 _MOST_DIFFS: Final = 20
 _WAIT: Final = 2.0
 """Seconds that a request waits for lists that are being inspected or stored."""
@@ -48,9 +45,10 @@ class RegistryTools:
         self._on_stored = on_stored
         self._storage = ToolStorage(context.store, context.tasks, self._apply_stored)
         self.inspection = Inspection(context, self._storage, self._apply_flags)
-        self.known = KnownTools(context)
-        decisions = DecisionSync(self._store, context.members, self._apply_decision)
-        self.settings = ToolSettingAdministration(context, self._apply_settings, decisions.follow)
+        self.known = context.known_tools
+        self.settings = ToolSettingAdministration(
+            context, self._apply_settings, self._apply_decision
+        )
         self._refreshing: dict[str, ToolChanges] = {}
         self.synced_at: float | None = None
 
@@ -75,7 +73,7 @@ class RegistryTools:
 
     def _show_declared(self, member: Member) -> ServerLists | None:
         """Return the declared tools of a server that was never connected: calls wait for it."""
-        if not self._context.declared.of(member.id):
+        if not self.known.declared(member.id):
             return None
         tools = (one.item for one in self.known.of(member.id) if one.reason is None)
         return ServerLists(member.upstream, tools=tuple(tools))
@@ -113,9 +111,7 @@ class RegistryTools:
 
     async def get(self, ref: str, name: str) -> ToolRecord:
         """Return one tool of a server by its own name. Raises NotFound."""
-        return await self._get(self._members.get(ref), name)
-
-    async def _get(self, member: Member, name: str) -> ToolRecord:
+        member = self._members.get(ref)
         await self.wait_until_stored(member)
         found = await self._store.get(member.id, name)
         if found.gone_at is not None:
@@ -146,8 +142,8 @@ class RegistryTools:
     def state_of(self, record: ToolRecord) -> ToolState:
         """Describe a stored tool: its version, risk and setting, and whether it can be called."""
         member = self._members.get(record.server_id)
-        members = to_item(record.name, record.definition).members
-        return self._context.tool_rules.state_of(member, record.name, members)
+        item = to_item(record.name, record.definition)
+        return self._context.tool_rules.state_of(member, item)
 
     async def wait_until_stored(self, member: Member) -> None:
         """Wait a short time until the newest lists of a server are in the store."""
@@ -196,13 +192,14 @@ class RegistryTools:
     ) -> ToolRecord:
         """Store a decision about the definition with this hash, and apply it."""
         member = self._members.get(ref)
-        async with self._audit_act(actor, f"tool.{verb}", member, name, hash=digest):
+        given = {"target": f"{member.name}.{name}", "detail": {"hash": digest}}
+        async with self._context.audit_act(actor, f"tool.{verb}", member.record, **given):
             await self.wait_until_stored(member)
             await self.inspection.wait_until_done(_WAIT)  # it is approved with its flags
             async with member.decision_lock:
                 known = member.decisions.get(name)
                 if known is not None and member.offering is not None and known.hash != digest:
-                    await self._get(member, name)  # it may have left
+                    await self.get(member.id, name)  # it may have left
                     raise DefinitionChanged(known.hash)
                 record = await write(member.id, name, digest)
                 self._apply_decision(member, record)
@@ -221,12 +218,6 @@ class RegistryTools:
             if marks:
                 await self._store.mark(member.id, marks)
                 self.show(member)
-
-    def _audit_act(
-        self, actor: Principal, action: str, member: Member, name: str, **detail: Any
-    ) -> Any:
-        target = f"{member.name}.{name}"
-        return self._context.audit_act(actor, action, member.record, target=target, detail=detail)
 
     def _apply_settings(self, member: Member, has_versions: bool) -> None:
         """Show what may be shown by a member's new tool settings."""
@@ -268,10 +259,7 @@ class RegistryTools:
         self._adopt_quarantine(member, changed)
         destructive = (new.name for new in changed if new.was_destructive)
         self._context.tool_settings.note_destructive(member.id, destructive)
-        added = [record.name for record in changes.added]
-        for start in range(0, len(added), _MOST_NAMES):
-            names = added[start : start + _MOST_NAMES]
-            self._context.publish("tool.registered", member.record, tools=names)
+        self._context.publish_tools(member.record, [record.name for record in changes.added])
         self._context.tasks.spawn(self._publish_changes(member, changes))
 
     def _adopt_quarantine(self, member: Member, stored: list[ToolRecord]) -> None:
@@ -295,13 +283,13 @@ class RegistryTools:
         self._context.publish(
             "tools.changed",
             member.record,
-            added=[record.name for record in changes.added][:_MOST_NAMES],
-            changed=[new.name for _, new in changes.changed][:_MOST_NAMES],
-            removed=[record.name for record in changes.removed][:_MOST_NAMES],
+            added=[record.name for record in changes.added][:MOST_NAMES],
+            changed=[new.name for _, new in changes.changed][:MOST_NAMES],
+            removed=[record.name for record in changes.removed][:MOST_NAMES],
             counts=[len(changes.added), len(changes.changed), len(changes.removed)],
             diffs=diffs,
-            quarantined=[new.name for _, new in differing if new.quarantined][:_MOST_NAMES],
-            released=released[:_MOST_NAMES],
+            quarantined=[new.name for _, new in differing if new.quarantined][:MOST_NAMES],
+            released=released[:MOST_NAMES],
         )
         audit = self._context.audit
         for name, lines in diffs.items():
@@ -321,7 +309,7 @@ class RegistryTools:
             self.show(member)
         if flags:
             _warn_of_remarks(member, flags)
-            few = {name: list(words) for name, words in list(flags.items())[:_MOST_NAMES]}
+            few = {name: list(words) for name, words in list(flags.items())[:MOST_NAMES]}
             self._context.publish(
                 "tools.flagged", member.record, flags=few, quarantined=quarantined
             )

@@ -19,8 +19,8 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.methods import READ
 from mcp_junction.calls.stages.resolve import refuse_unknown
-from mcp_junction.catalog.exposure import TOKEN_BYTES
 from mcp_junction.catalog.items import TOOLS
+from mcp_junction.catalog.own_tools import TOKEN_BYTES
 from mcp_junction.errors import FrameError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, frames
