@@ -198,7 +198,7 @@ def read_cursor(text: str) -> Key:
     """Decode the sort key in a cursor. Raises CursorError."""
     try:
         raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-        return tuple(msgspec.json.decode(raw, type=list[str | int]))
+        return tuple(msgspec.json.decode(raw, type=list[str | int | float]))
     except (binascii.Error, ValueError, msgspec.DecodeError):
         raise CursorError("is not a cursor of ours") from None
 
