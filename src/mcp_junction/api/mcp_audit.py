@@ -191,16 +191,19 @@ def _sealed_for(
 
 
 def parse_time(name: str, text: str | None) -> float | None:
-    """Read a time of a query: RFC 3339, or seconds since 1970."""
+    """Read a time of a query: RFC 3339, or seconds since 1970. Refuses one that has no date."""
     if text is None:
         return None
     try:
         if text.replace(".", "", 1).isdecimal() and text.isascii():
-            return float(text)
-        at = datetime.fromisoformat(text)
-    except ValueError:
+            seconds = float(text)
+        else:
+            at = datetime.fromisoformat(text)
+            seconds = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+        datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
         raise field_error(name, "must be a time like 2027-01-31T12:00:00Z") from None
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    return seconds
 
 
 def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
