@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
+from mcp_junction.api.errors import errors_of
 from mcp_junction.api.policies import check_readable
 from mcp_junction.api.policy_models import (
     Agent,
@@ -25,9 +26,8 @@ from mcp_junction.api.routes import (
     mcp_error_responses,
     page_as_array,
     read_model,
-    route_options,
 )
-from mcp_junction.errors import NotFound, NotPermitted, RequestError
+from mcp_junction.errors import NotPermitted
 from mcp_junction.policy.principal import Role, explain_refusal, has_right
 from mcp_junction.store.agents import AgentRecord
 from mcp_junction.web.messages import Response
@@ -38,7 +38,7 @@ AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of a
 
 
 @post(
-    opt=route_options(Right.CHANGE_POLICY, AgentRegistration),
+    opt=needs(Right.CHANGE_POLICY, AgentRegistration),
     responses=mcp_error_responses(has_body=True),
     summary="Register an agent",
     description="Binds it to the tools that it declares: each becomes a grant. Registering it again"
@@ -80,10 +80,8 @@ async def list_agents(
 )
 async def show_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> Agent:
     check_readable(caller(request), agent_id)
-    try:
+    with errors_of("AGENT"):
         agent = await context.policies.agent(agent_id)
-    except NotFound as error:
-        raise RequestError("AGENT_NOT_FOUND", str(error)) from None
     return agent_model(agent, _count_grants(context, agent))
 
 
@@ -95,10 +93,8 @@ async def show_agent(request: AnyRequest, context: Context, agent_id: AgentRef) 
     description="Revokes its keys, grants and tokens, at once; what it has open ends.",
 )
 async def remove_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> None:
-    try:
+    with errors_of("AGENT"):
         await context.policies.remove_agent(agent_id, caller(request))
-    except NotFound as error:
-        raise RequestError("AGENT_NOT_FOUND", str(error)) from None
     await context.refresh_keys()
 
 

@@ -11,14 +11,13 @@ from mcp_junction.api.calling import RestReply, RestRequest
 from mcp_junction.api.carrying import CORRELATION_HEADER, read_carried, watch_client
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.requests import ToolCall
-from mcp_junction.api.rights import Right
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     AnyRequest,
     Context,
     caller,
     error_responses,
     read_body,
-    route_options,
     to_model,
 )
 from mcp_junction.errors import FrameError, RequestError
@@ -49,7 +48,7 @@ class CallResult(msgspec.Struct):
 @post(
     "/call",
     status_code=200,
-    opt=route_options(Right.CALL, ToolCall),
+    opt=needs(Right.CALL, ToolCall),
     responses=error_responses(
         "INVALID_ARGUMENTS",
         "TOOL_AMBIGUOUS",

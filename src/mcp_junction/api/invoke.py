@@ -13,14 +13,13 @@ from mcp_junction.api.carrying import CORRELATION_HEADER, read_carried, watch_cl
 from mcp_junction.api.errors import McpError, field_error
 from mcp_junction.api.invocations import describe_end
 from mcp_junction.api.requests import Ref
-from mcp_junction.api.rights import Right
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     AnyRequest,
     Context,
     caller,
     mcp_error_responses,
     read_body,
-    route_options,
     to_model,
 )
 from mcp_junction.errors import FrameError, RequestError
@@ -116,7 +115,7 @@ class InvocationResult(msgspec.Struct):
 @post(
     "/invoke",
     status_code=200,
-    opt=route_options(Right.CALL, Invocation),
+    opt=needs(Right.CALL, Invocation),
     responses=mcp_error_responses(
         "INVALID_ARGUMENTS",
         "APPROVAL_REQUIRED",

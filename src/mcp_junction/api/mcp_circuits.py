@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.mcp_tools import OfServer, ServerRef
 from mcp_junction.api.models import format_time
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
@@ -16,11 +15,13 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
+    ServerRef,
     caller,
+    find_governed,
     mcp_error_responses,
     page_as_array,
     read_model,
-    route_options,
 )
 from mcp_junction.errors import RequestError
 from mcp_junction.governance.circuits import Circuits
@@ -96,7 +97,7 @@ async def list_circuits(
 
 @post(
     "/{server_id:str}/{tool_path:path}",
-    opt=route_options(Right.CHANGE_POLICY, CircuitReset),
+    opt=needs(Right.CHANGE_POLICY, CircuitReset),
     status_code=200,
     responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Close a circuit, or all of a server",
@@ -123,15 +124,13 @@ async def reset_circuit(
 
 
 def _circuits(context: Context) -> Circuits:
-    governance = context.junction.governance
-    if governance is None or governance.circuits is None:
-        raise RequestError("NOT_FOUND", "calls are not governed here, so there are no circuits")
-    return governance.circuits
+    otherwise = "calls are not governed here, so there are no circuits"
+    return find_governed(context, lambda governance: governance.circuits, otherwise)
 
 
 def _show(context: Context, rows: list[BreakerRow]) -> list[CircuitBreakerMetrics]:
     """Make models with the names of servers, sorted by them; leave out servers that are gone."""
-    names = {record.id: record.name for record in context.registry.all()}
+    names = context.server_names
     shown = [
         CircuitBreakerMetrics(
             names[row.server_id],

@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.mcp_tools import OfServer
 from mcp_junction.api.models import format_time
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
@@ -16,13 +15,13 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
     caller,
     decode_time_cursor,
-    encode_time_cursor,
-    link_next,
+    find_governed,
     mcp_error_responses,
+    page_by_time,
     read_model,
-    route_options,
 )
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.escalations import Escalations
@@ -105,16 +104,14 @@ async def list_escalations(
     )
     found = await _escalations(context).read(asked)
     found = [record for record in found if record.first_at >= beginning]
-    last = found[limit - 1] if len(found) > limit else None
-    more = None if last is None else encode_time_cursor(last.first_at, last.id)
-    names = _names(context)
-    shown = [_show(names, record) for record in found[:limit]]
-    return Response(shown, headers=link_next(request, more))
+    items, headers = page_by_time(request, found, limit, lambda one: (one.first_at, one.id))
+    names = context.server_names
+    return Response([_show(names, record) for record in items], headers=headers)
 
 
 @post(
     "/{escalation_id:str}/acknowledge",
-    opt=route_options(Right.CHANGE_POLICY, Acknowledgement),
+    opt=needs(Right.CHANGE_POLICY, Acknowledgement),
     status_code=200,
     responses=mcp_error_responses("ESCALATION_NOT_FOUND", has_body=True),
     summary="Acknowledge an escalation",
@@ -135,14 +132,12 @@ async def acknowledge_escalation(
             raise RequestError(
                 "ESCALATION_NOT_FOUND", "there is no such escalation; see GET …/escalations"
             ) from None
-    return _show(_names(context), record)
+    return _show(context.server_names, record)
 
 
 def _escalations(context: Context) -> Escalations:
-    governance = context.junction.governance
-    if governance is None or governance.escalations is None:
-        raise RequestError("NOT_FOUND", "calls are not governed here, so nothing is escalated")
-    return governance.escalations
+    otherwise = "calls are not governed here, so nothing is escalated"
+    return find_governed(context, lambda governance: governance.escalations, otherwise)
 
 
 def _find_server(context: Context, principal: Principal, ref: str) -> str:
@@ -153,10 +148,6 @@ def _find_server(context: Context, principal: Principal, ref: str) -> str:
         if has_right(principal, Right.READ_AUDIT):
             raise
         return ""
-
-
-def _names(context: Context) -> dict[str, str]:
-    return {record.id: record.name for record in context.registry.all()}
 
 
 def _show(names: dict[str, str], record: EscalationRecord) -> Escalation:

@@ -12,7 +12,7 @@ from mcp_junction.api.errors import field_error
 from mcp_junction.api.mcp_audit import find_server_id, parse_time
 from mcp_junction.api.models import format_time
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import Context, mcp_error_responses
+from mcp_junction.api.routes import Context, OfServer, mcp_error_responses
 from mcp_junction.errors import RequestError
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerState
@@ -27,9 +27,6 @@ SHOWN: Final = 500
 """Tools that are listed one by one, the busiest first."""
 _SHARES: Final = (0.5, 0.95, 0.99)
 
-OfServer = Annotated[
-    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
-]
 OfTool = Annotated[
     str | None, QueryParameter(max_length=1_000, description="Only tools with this name.")
 ]
@@ -85,7 +82,7 @@ async def show_call_metrics(
     time_range: TimeRange = "1h",
 ) -> MetricsResponse:
     since, until = parse_range(time_range, time.time())
-    names = {record.id: record.name for record in context.registry.all()}
+    names = context.server_names
     server = find_server_id(server_id, names)
     tallies = await context.registry.metrics_history.read(since, until, server, tool_name)
     if server is not None and server not in names and not tallies:

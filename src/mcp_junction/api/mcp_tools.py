@@ -17,11 +17,12 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
+    ServerRef,
     caller,
     mcp_error_responses,
     page_as_array,
     read_body,
-    route_options,
     to_model,
 )
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -40,18 +41,12 @@ from mcp_junction.web.parameters import PathParameter, QueryParameter
 from mcp_junction.web.routing import Router, get, patch
 
 _MAX_NAME: Final = 1_000
-ServerRef = Annotated[
-    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
-]
 ToolPath = Annotated[
     str,
     PathParameter(
         description="The server's own name of the tool. It may hold `/`; `*` stands for all tools"
         " of the server, for which only `versions` can be set."
     ),
-]
-OfServer = Annotated[
-    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
 ]
 EnabledOnly = Annotated[
     bool, QueryParameter(description="Without tools that cannot be called (default true).")
@@ -205,7 +200,7 @@ async def show_mcp_tool(
 
 @patch(
     "/{server_id:str}/{tool_name:path}",
-    opt=route_options(Right.CHANGE_POLICY, ToolSettingsChange),
+    opt=needs(Right.CHANGE_POLICY, ToolSettingsChange),
     responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Set what holds for a tool",
     description="In force at once: lists change, calls under way finish. Also for a tool that the"
@@ -321,7 +316,7 @@ def _find_diagnostics(tool: KnownTool) -> list[SchemaDiagnostic]:
 
 def _show_settings(context: Context, setting: ToolSetting) -> ToolSettingsShown:
     """Show settings with the names of the servers that they refer to."""
-    names = {record.id: record.name for record in context.registry.all()}
+    names = context.server_names
     fallbacks = [
         ToolFallback(names.get(one.server_id, one.server_id), one.tool_name, one.arguments)
         for one in setting.fallbacks

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction import __version__
-from mcp_junction.api.rights import ANYONE, RIGHTS, Right, needs, rights_needed
-from mcp_junction.api.routes import BODY, AnyRequest
+from mcp_junction.api.rights import ANYONE, BODY, RIGHTS, Right, needs, rights_needed
+from mcp_junction.api.routes import AnyRequest
 from mcp_junction.policy.principal import KEY_ROLES
 from mcp_junction.web.application import WebApp
 from mcp_junction.web.describing import REF, describe_operations, path_format

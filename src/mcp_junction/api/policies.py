@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
+from mcp_junction.api.errors import errors_of
 from mcp_junction.api.explaining import explain_call
 from mcp_junction.api.policy_models import (
     DecisionExplained,
@@ -29,9 +28,8 @@ from mcp_junction.api.routes import (
     mcp_error_responses,
     page_as_array,
     read_model,
-    route_options,
 )
-from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.errors import RequestError
 from mcp_junction.policy.grants import OWNER_GRANT, Grant
 from mcp_junction.policy.principal import Principal, can_read_policy_of, has_right
 from mcp_junction.web.messages import Response
@@ -46,15 +44,6 @@ OfAgent = Annotated[
 FOREIGN = "this is about another agent than the key's own; use a key that may read policies"
 
 
-@contextmanager
-def as_grant_errors() -> Iterator[None]:
-    """Turn NotFound into the error of grants."""
-    try:
-        yield
-    except NotFound as error:
-        raise RequestError("GRANT_NOT_FOUND", str(error)) from None
-
-
 def check_readable(principal: Principal, agent_id: str) -> None:
     """Refuse to tell an agent about others. Raises RequestError."""
     if not can_read_policy_of(principal, agent_id):
@@ -63,7 +52,7 @@ def check_readable(principal: Principal, agent_id: str) -> None:
 
 @post(
     "/policies/grant",
-    opt=route_options(Right.CHANGE_POLICY, GrantRequest),
+    opt=needs(Right.CHANGE_POLICY, GrantRequest),
     responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Grant",
     description="Lets an agent call what the pattern matches. The same agent, server, pattern and"
@@ -142,13 +131,13 @@ async def list_agent_grants(
     " cancelled.",
 )
 async def revoke_grant(request: AnyRequest, context: Context, ref: GrantId) -> None:
-    with as_grant_errors():
+    with errors_of("GRANT"):
         await context.policies.revoke(ref, caller(request))
 
 
 @post(
     "/policies/{ref:str}/token",
-    opt=route_options(Right.CHANGE_POLICY, Nothing),
+    opt=needs(Right.CHANGE_POLICY, Nothing),
     responses=mcp_error_responses("GRANT_NOT_FOUND", has_body=True),
     summary="Renew the token of a grant",
     description="Tokens before it that were not used are good no more.",
@@ -157,7 +146,7 @@ async def renew_token(
     request: AnyRequest, context: Context, ref: GrantId
 ) -> Response[GivenPolicyGrant]:
     await read_model(request, Nothing, optional=True)
-    with as_grant_errors():
+    with errors_of("GRANT"):
         issued = await context.policies.renew_token(ref, caller(request))
     return Response(given_model(issued, context.server_names, time.time()), status_code=201)
 
@@ -170,14 +159,14 @@ async def renew_token(
     description="The grant stays; its high-risk calls need a new token.",
 )
 async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> None:
-    with as_grant_errors():
+    with errors_of("GRANT"):
         await context.policies.revoke_tokens(ref, caller(request))
 
 
 @post(
     "/explain",
     status_code=200,
-    opt=route_options(Right.READ_OWN_POLICY, ExplainRequest),
+    opt=needs(Right.READ_OWN_POLICY, ExplainRequest),
     responses=mcp_error_responses("SERVER_NOT_FOUND", "TOOL_NOT_FOUND", has_body=True),
     summary="Explain whether a call would pass",
     description="Nothing is called, spent or counted. An agent may ask about itself; what it may"

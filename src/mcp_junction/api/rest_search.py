@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcp_junction.api.errors import as_skill_errors
+from mcp_junction.api.errors import errors_of
 from mcp_junction.api.models import (
     FoundTool,
     MatchedSkill,
@@ -175,7 +175,7 @@ class RestSearch:
         """The tools that have one of these skills, or by themselves; None where any will do."""
         if refs is None:
             return None
-        with as_skill_errors():
+        with errors_of("SKILL"):
             found = await self._registry.skills.holding(refs, is_own=is_own)
         names = {record.id: record.name for record in self._registry.all()}
         return {Pair(names[server], name) for server, name in found if server in names}

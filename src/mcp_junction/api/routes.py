@@ -21,13 +21,14 @@ from mcp_junction.api.errors import (
     field_error,
     validation_error,
 )
-from mcp_junction.api.rights import PRINCIPAL, Right, needs
+from mcp_junction.api.rights import PRINCIPAL
 from mcp_junction.config.registration import parse_body
-from mcp_junction.errors import CursorError
+from mcp_junction.errors import CursorError, RequestError
+from mcp_junction.governance.governance import Governance
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.web.messages import Request
-from mcp_junction.web.parameters import HeaderParameter, QueryParameter
+from mcp_junction.web.parameters import HeaderParameter, PathParameter, QueryParameter
 from mcp_junction.web.routing import ResponseSpec
 
 T = TypeVar("T")
@@ -37,15 +38,8 @@ Context = ApiContext
 
 # -- declaring a route
 
-BODY: Final = "body"
-"""The route option that names the model of the request body."""
 _ALWAYS: Final = ("UNAUTHENTICATED", "FORBIDDEN", "VALIDATION_ERROR", "STORE_UNAVAILABLE")
 _WITH_BODY: Final = ("PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE")
-
-
-def route_options(right: Right, body: type[Any]) -> dict[str, Any]:
-    """Make the options of a route: the right it needs, and the model of its body."""
-    return {**needs(right), BODY: body}
 
 
 def error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSpec]:
@@ -131,6 +125,25 @@ def parse_if_match(if_match: str | None) -> int | None:
     return int(bare)
 
 
+# -- what several resources name
+
+ServerRef = Annotated[
+    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
+]
+OfServer = Annotated[
+    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
+]
+
+
+def find_governed(context: Context, choose: Callable[[Governance], T | None], otherwise: str) -> T:
+    """Return a part of what governs calls. Raises RequestError in these words without one."""
+    governance = context.junction.governance
+    found = None if governance is None else choose(governance)
+    if found is None:
+        raise RequestError("NOT_FOUND", otherwise)
+    return found
+
+
 # -- paging: a cursor names the last item of its page, so it survives changes of the list
 
 MAX_LIMIT: Final = 1_000
@@ -203,9 +216,15 @@ def read_cursor(text: str) -> Key:
         raise CursorError("is not a cursor of ours") from None
 
 
-def encode_time_cursor(at: float, item_id: str) -> str:
-    """Encode as a cursor where an item stands in a list by time."""
-    return write_cursor((repr(at), item_id))
+def page_by_time(
+    request: AnyRequest, found: Sequence[T], limit: int, place: Callable[[T], tuple[float, str]]
+) -> tuple[Sequence[T], dict[str, str]]:
+    """Cut a page out of a list by time, of which one more than the limit was read.
+
+    Returns it and the headers to send with it; ``place`` is the time and the id of an item.
+    """
+    more = write_cursor(place(found[limit - 1])) if len(found) > limit else None
+    return found[:limit], link_next(request, more)
 
 
 def decode_time_cursor(cursor: str | None) -> tuple[float, str] | None:

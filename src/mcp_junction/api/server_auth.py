@@ -18,12 +18,11 @@ from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     AnyRequest,
     Context,
+    ServerRef,
     caller,
     error_responses,
     read_model,
-    route_options,
 )
-from mcp_junction.api.servers import Ref
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.credentials import server_id_of
@@ -90,12 +89,12 @@ class ServerCredentials(msgspec.Struct):
     items: list[CredentialFacts]
 
 
-_OWN = needs(Right.CHANGE_SERVERS, Right.SIGN_IN_ITSELF)
+_OWN = needs(Right.CHANGE_SERVERS, or_only=Right.SIGN_IN_ITSELF)
 _NOT_INTERACTIVE = "nobody signs in to this server: it has another kind of auth, or none"
 
 
 def _own(body: type[Any]) -> dict[str, Any]:
-    return {**route_options(Right.CHANGE_SERVERS, body), **_OWN}
+    return needs(Right.CHANGE_SERVERS, body, or_only=Right.SIGN_IN_ITSELF)
 
 
 def _definition(context: Context, principal: Principal, ref: str) -> ServerDefinition:
@@ -159,7 +158,9 @@ async def _login(request: AnyRequest, context: Context, ref: str, login_id: str)
     responses=error_responses("SERVER_NOT_FOUND"),
     summary="Show who is signed in to a server",
 )
-async def show_auth(request: AnyRequest, context: Context, server_id: Ref) -> ServerCredentials:
+async def show_auth(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> ServerCredentials:
     principal = caller(request)
     definition = _definition(context, principal, server_id)
     found = context.credentials.sources_of(definition)
@@ -179,7 +180,7 @@ async def show_auth(request: AnyRequest, context: Context, server_id: Ref) -> Se
     description="Open `url` in a browser. Without `redirect_uri` it is a page of ours, which"
     " lets only the person go on that it was made for.",
 )
-async def begin_login(request: AnyRequest, context: Context, server_id: Ref) -> Login:
+async def begin_login(request: AnyRequest, context: Context, server_id: ServerRef) -> Login:
     wanted = await read_model(request, LoginRequest, optional=True)
     if wanted.redirect_uri is not None and not is_loopback_redirect(wanted.redirect_uri):
         raise field_error("redirect_uri", "must be an http address of the loopback interface")
@@ -201,7 +202,7 @@ async def begin_login(request: AnyRequest, context: Context, server_id: Ref) -> 
     summary="Show how a sign-in stands",
 )
 async def show_login(
-    request: AnyRequest, context: Context, server_id: Ref, login_id: LoginId
+    request: AnyRequest, context: Context, server_id: ServerRef, login_id: LoginId
 ) -> LoginState:
     record = await _login(request, context, server_id, login_id)
     is_late = record.status == "open" and record.expires_at < time.time()
@@ -216,7 +217,7 @@ async def show_login(
     summary="Complete a sign-in with the address at which the browser ended",
 )
 async def complete_login(
-    request: AnyRequest, context: Context, server_id: Ref, login_id: LoginId
+    request: AnyRequest, context: Context, server_id: ServerRef, login_id: LoginId
 ) -> LoginState:
     given = await read_model(request, LoginAnswer)
     record = await _login(request, context, server_id, login_id)
@@ -236,7 +237,7 @@ async def complete_login(
     summary="Renew a credential now",
 )
 async def refresh_auth(
-    request: AnyRequest, context: Context, server_id: Ref
+    request: AnyRequest, context: Context, server_id: ServerRef
 ) -> CredentialFacts | None:
     wanted = await read_model(request, ForAgent, optional=True)
     source = _find(request, context, server_id, wanted.agent).source
@@ -251,7 +252,9 @@ async def refresh_auth(
     responses=error_responses("SERVER_NOT_FOUND", "NOT_INTERACTIVE", has_body=True),
     summary="Give the key that an agent sends to a server",
 )
-async def set_key(request: AnyRequest, context: Context, server_id: Ref) -> CredentialFacts | None:
+async def set_key(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> CredentialFacts | None:
     given = await read_model(request, AgentKey)
     asked = _find(request, context, server_id, given.agent)
     try:
@@ -268,7 +271,7 @@ async def set_key(request: AnyRequest, context: Context, server_id: Ref) -> Cred
     description="Its issuer is asked to revoke the tokens, too.",
 )
 async def sign_out(
-    request: AnyRequest, context: Context, server_id: Ref, agent: Agent = None
+    request: AnyRequest, context: Context, server_id: ServerRef, agent: Agent = None
 ) -> None:
     asked = _find(request, context, server_id, agent)
     await context.credentials.log_out(asked.source)

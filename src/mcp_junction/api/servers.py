@@ -33,6 +33,7 @@ from mcp_junction.api.routes import (
     Cursor,
     IfMatch,
     Limit,
+    ServerRef,
     caller,
     error_responses,
     etag,
@@ -41,7 +42,6 @@ from mcp_junction.api.routes import (
     read_body,
     read_cursor,
     read_model,
-    route_options,
     write_cursor,
 )
 from mcp_junction.api.tools import WithSchemas, by_position
@@ -55,12 +55,9 @@ from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 from mcp_junction.upstream.upstream import Upstream
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
+from mcp_junction.web.parameters import QueryParameter
 from mcp_junction.web.routing import Router, delete, get, patch, post
 
-Ref = Annotated[
-    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
-]
 Status = Annotated[
     str | None,
     QueryParameter(
@@ -78,7 +75,7 @@ WithAbsent = Annotated[
 
 
 @post(
-    opt=route_options(Right.CHANGE_SERVERS, ServerRegistration),
+    opt=needs(Right.CHANGE_SERVERS, ServerRegistration),
     responses=error_responses("SERVER_ALREADY_EXISTS", has_body=True),
     summary="Register a server",
     description="Answers at once; the connection goes on in the background.",
@@ -125,7 +122,7 @@ async def list_servers(
 )
 async def show_server(
     context: Context,
-    server_id: Ref,
+    server_id: ServerRef,
     include_tools: WithTools = False,
     include_absent: WithAbsent = False,
 ) -> Response[Server]:
@@ -148,7 +145,7 @@ async def show_server(
 
 @patch(
     "/{server_id:str}",
-    opt=route_options(Right.CHANGE_SERVERS, ServerChange),
+    opt=needs(Right.CHANGE_SERVERS, ServerChange),
     responses=error_responses(
         "SERVER_NOT_FOUND",
         "SERVER_ALREADY_EXISTS",
@@ -161,7 +158,7 @@ async def show_server(
     " all the server's tools with it.",
 )
 async def change_server(
-    request: AnyRequest, context: Context, server_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, context: Context, server_id: ServerRef, if_match: IfMatch = None
 ) -> Response[Server]:
     _, value = await read_body(request)
     if not isinstance(value, dict):
@@ -179,7 +176,7 @@ async def change_server(
     " removed here with its pins.",
 )
 async def remove_server(
-    request: AnyRequest, context: Context, server_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, context: Context, server_id: ServerRef, if_match: IfMatch = None
 ) -> None:
     await context.registry.remove(server_id, caller(request), parse_if_match(if_match))
 
@@ -191,7 +188,7 @@ async def remove_server(
     summary="Show what happened to a server's connection, newest first",
 )
 async def show_history(
-    context: Context, server_id: Ref, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    context: Context, server_id: ServerRef, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> HistoryPage:
     before = None if cursor is None else _before(cursor)
     found = await context.registry.history(server_id, limit + 1, before)
@@ -268,12 +265,12 @@ ROUTES = Router(
 @post(
     "/connect",
     status_code=200,
-    opt=route_options(Right.CHANGE_SERVERS, Nothing),
+    opt=needs(Right.CHANGE_SERVERS, Nothing),
     responses=error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Connect a server",
     description="Answers when it is connected or has failed; `status` says which.",
 )
-async def connect_server(request: AnyRequest, context: Context, server_id: Ref) -> Connecting:
+async def connect_server(request: AnyRequest, context: Context, server_id: ServerRef) -> Connecting:
     await read_model(request, Nothing, optional=True)
     return Connecting(*await context.registry.connect(server_id, caller(request)))
 
@@ -281,12 +278,14 @@ async def connect_server(request: AnyRequest, context: Context, server_id: Ref) 
 @post(
     "/disconnect",
     status_code=200,
-    opt=route_options(Right.CHANGE_SERVERS, Disconnection),
+    opt=needs(Right.CHANGE_SERVERS, Disconnection),
     responses=error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Disconnect a server",
     description="Calls under way may finish, for at most 30 s; with `force` they are cancelled.",
 )
-async def disconnect_server(request: AnyRequest, context: Context, server_id: Ref) -> Disconnected:
+async def disconnect_server(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> Disconnected:
     how = await read_model(request, Disconnection, optional=True)
     done = await context.registry.disconnect(server_id, caller(request), force=how.force)
     return Disconnected(*done)
@@ -301,7 +300,7 @@ async def disconnect_server(request: AnyRequest, context: Context, server_id: Re
 )
 async def list_server_tools(
     context: Context,
-    server_id: Ref,
+    server_id: ServerRef,
     include_schemas: WithSchemas = False,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
@@ -319,13 +318,13 @@ async def list_server_tools(
 @post(
     "/tools/refresh",
     status_code=200,
-    opt=route_options(Right.REFRESH_TOOLS, Nothing),
+    opt=needs(Right.REFRESH_TOOLS, Nothing),
     responses=error_responses(
         "SERVER_NOT_FOUND", "SERVER_UNAVAILABLE", "SERVER_CONNECTION_FAILED", has_body=True
     ),
     summary="Discover a server's tools again",
 )
-async def refresh_tools(request: AnyRequest, context: Context, server_id: Ref) -> Refreshed:
+async def refresh_tools(request: AnyRequest, context: Context, server_id: ServerRef) -> Refreshed:
     await read_model(request, Nothing, optional=True)
     record = context.registry.find(server_id)
     if record.status == ServerState.DISCONNECTED:
@@ -342,14 +341,16 @@ async def refresh_tools(request: AnyRequest, context: Context, server_id: Ref) -
 @post(
     "/tools/classify",
     status_code=202,
-    opt=route_options(Right.REFRESH_TOOLS, Nothing),
+    opt=needs(Right.REFRESH_TOOLS, Nothing),
     responses=error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Classify a server's tools again",
     description="Answers at once; it goes on in the background, and each tool keeps the skills it"
     " has until it has others. `tool.classified` events tell of them. With the setting"
     " `classifier` at `off` they wait until it is on again.",
 )
-async def classify_tools(request: AnyRequest, context: Context, server_id: Ref) -> Classifying:
+async def classify_tools(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> Classifying:
     await read_model(request, Nothing, optional=True)
     return Classifying(await context.registry.skills.classify(server_id, caller(request)))
 

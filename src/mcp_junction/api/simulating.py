@@ -11,16 +11,15 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.policies import as_grant_errors
+from mcp_junction.api.errors import errors_of
 from mcp_junction.api.policy_models import GrantRequest
-from mcp_junction.api.rights import Right
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     AnyRequest,
     Context,
     caller,
     mcp_error_responses,
     read_model,
-    route_options,
 )
 from mcp_junction.calls.methods import KIND_OF
 from mcp_junction.errors import NotFound, RequestError
@@ -73,7 +72,7 @@ class SimulationResult(msgspec.Struct):
 @post(
     "/policies/simulate",
     status_code=200,
-    opt=route_options(Right.CHANGE_POLICY, SimulationRequest),
+    opt=needs(Right.CHANGE_POLICY, SimulationRequest),
     responses=mcp_error_responses("SERVER_NOT_FOUND", "GRANT_NOT_FOUND", has_body=True),
     summary="Show what a change of grants would have done",
     description="Over the last calls of the agent, as the audit has them. Nothing is changed. The"
@@ -84,7 +83,7 @@ async def simulate_change(request: AnyRequest, context: Context) -> SimulationRe
     asked = await read_model(request, SimulationRequest)
     if (asked.grant is None) is (asked.revoke is None):
         raise RequestError("VALIDATION_ERROR", "give either grant or revoke")
-    with as_grant_errors():
+    with errors_of("GRANT"):
         before, after = await _make_sets(context, asked, request)
     query = AuditQuery(agent=before.agent_id, limit=asked.last)
     rows = await context.store.audit.rows(query)

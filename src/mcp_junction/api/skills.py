@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mcp_junction.api.errors import as_skill_errors, field_error
+from mcp_junction.api.errors import errors_of, field_error
 from mcp_junction.api.models import Skill, SkillPage, skill_model
 from mcp_junction.api.requests import NewSkill, SkillChange
 from mcp_junction.api.rights import Right, needs
@@ -26,7 +26,6 @@ from mcp_junction.api.routes import (
     page,
     parse_if_match,
     read_model,
-    route_options,
 )
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
@@ -41,7 +40,7 @@ WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` t
 
 
 @post(
-    opt=route_options(Right.CHANGE_SKILLS, NewSkill),
+    opt=needs(Right.CHANGE_SKILLS, NewSkill),
     responses=error_responses("SKILL_ALREADY_EXISTS", has_body=True),
     summary="Make a skill",
     description="All tools are classified again, in the background.",
@@ -49,7 +48,7 @@ WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` t
 async def make_skill(request: AnyRequest, context: Context) -> Response[Skill]:
     made = await read_model(request, NewSkill)
     given = _check_texts({"name": made.name, "description": made.description})
-    with as_skill_errors():
+    with errors_of("SKILL"):
         record = await context.registry.skills.add(**given, actor=caller(request))
     return _respond(record, status=201)
 
@@ -78,7 +77,7 @@ async def list_skills(
 async def show_skill(
     request: AnyRequest, context: Context, skill_id: Ref, include_embeddings: WithVectors = False
 ) -> Response[Skill]:
-    with as_skill_errors():
+    with errors_of("SKILL"):
         record = await context.registry.skills.get(skill_id)
     (record,) = await _hide_tools(request, context, [record])
     return _respond(record, with_embedding=include_embeddings)
@@ -86,7 +85,7 @@ async def show_skill(
 
 @patch(
     "/{skill_id:str}",
-    opt=route_options(Right.CHANGE_SKILLS, SkillChange),
+    opt=needs(Right.CHANGE_SKILLS, SkillChange),
     responses=error_responses(
         "SKILL_NOT_FOUND", "SKILL_ALREADY_EXISTS", "VERSION_CONFLICT", has_body=True
     ),
@@ -101,7 +100,7 @@ async def change_skill(
     given = {"name": wanted.name, "description": wanted.description}
     changes = _check_texts({name: text for name, text in given.items() if text is not UNSET})
     version = parse_if_match(if_match)
-    with as_skill_errors():
+    with errors_of("SKILL"):
         record = await context.registry.skills.change(skill_id, changes, caller(request), version)
     return _respond(record)
 
@@ -117,7 +116,7 @@ async def remove_skill(
     request: AnyRequest, context: Context, skill_id: Ref, if_match: IfMatch = None
 ) -> None:
     version = parse_if_match(if_match)
-    with as_skill_errors():
+    with errors_of("SKILL"):
         await context.registry.skills.remove(skill_id, caller(request), version)
 
 
@@ -149,7 +148,7 @@ async def _hide_tools(
     scope = context.junction.scopes.of(caller(request), EVERYTHING)
     if scope.grants is None:
         return records
-    servers = {server.id: server.name for server in context.registry.all()}
+    servers = context.server_names
     counts = Counter(
         skill
         for skill, server, name in await context.store.classification.own_memberships()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mcp_junction.api.errors import as_skill_errors, field_error
+from mcp_junction.api.errors import errors_of, field_error
 from mcp_junction.api.models import Paged, Skill, format_time, skill_model
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
@@ -20,7 +20,6 @@ from mcp_junction.api.routes import (
     error_responses,
     page,
     read_model,
-    route_options,
 )
 from mcp_junction.store.suggestions import APPROVED, PENDING, REJECTED, SuggestionRecord
 from mcp_junction.web.messages import Response
@@ -85,7 +84,7 @@ async def list_suggestions(
 
 @post(
     "/{suggestion_id:str}/approve",
-    opt=route_options(Right.CHANGE_SKILLS, Nothing),
+    opt=needs(Right.CHANGE_SKILLS, Nothing),
     responses=error_responses(*_DECISION_ERRORS, has_body=True),
     summary="Approve a suggested skill",
     description="Makes the skill, and gives it to the tools behind it. All others are classified"
@@ -95,7 +94,7 @@ async def approve_suggestion(
     request: AnyRequest, context: Context, suggestion_id: Ref
 ) -> Response[Skill]:
     await read_model(request, Nothing, optional=True)
-    with as_skill_errors():
+    with errors_of("SKILL"):
         record = await context.registry.skills.approve(suggestion_id, caller(request))
     headers = {"location": f"/api/v1/skills/{record.id}"}
     return Response(skill_model(record), status_code=201, headers=headers)
@@ -103,7 +102,7 @@ async def approve_suggestion(
 
 @post(
     "/{suggestion_id:str}/reject",
-    opt=route_options(Right.CHANGE_SKILLS, Nothing),
+    opt=needs(Right.CHANGE_SKILLS, Nothing),
     responses=error_responses(*_DECISION_ERRORS, has_body=True),
     status_code=204,
     summary="Reject a suggested skill",
@@ -111,12 +110,12 @@ async def approve_suggestion(
 )
 async def reject_suggestion(request: AnyRequest, context: Context, suggestion_id: Ref) -> None:
     await read_model(request, Nothing, optional=True)
-    with as_skill_errors():
+    with errors_of("SKILL"):
         await context.registry.skills.reject(suggestion_id, caller(request))
 
 
 async def _show(context: Any, record: SuggestionRecord) -> Suggestion:
-    servers = {server.id: server.name for server in context.registry.all()}
+    servers = context.server_names
     tools = await context.registry.skills.classifier.suggestions.tools(record)
     return Suggestion(
         record.id,

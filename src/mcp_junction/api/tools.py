@@ -28,11 +28,11 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
     caller,
     error_responses,
     page,
     read_model,
-    route_options,
 )
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.errors import NotFound, RequestError
@@ -44,9 +44,6 @@ from mcp_junction.web.parameters import PathParameter, QueryParameter
 from mcp_junction.web.routing import Router, get, post
 
 WithSchemas = Annotated[bool, QueryParameter(description="Show each tool's `input_schema` too.")]
-OfServer = Annotated[
-    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
-]
 WithAll = Annotated[
     bool, QueryParameter(description="Also tools that cannot be called now: their server is away.")
 ]
@@ -218,7 +215,7 @@ async def show_changes(context: Context, tool_id: ToolRef) -> ToolReview:
 @post(
     "/{tool_id:str}/approve",
     status_code=200,
-    opt=route_options(Right.APPROVE_TOOLS, DefinitionHash),
+    opt=needs(Right.APPROVE_TOOLS, DefinitionHash),
     responses=error_responses("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", has_body=True),
     summary="Approve a tool's definition",
     description="It is pinned, and the tool can be called. 409 if the tool has another by now.",
@@ -230,7 +227,7 @@ async def approve_tool(request: AnyRequest, context: Context, tool_id: ToolRef) 
 @post(
     "/{tool_id:str}/block",
     status_code=200,
-    opt=route_options(Right.APPROVE_TOOLS, DefinitionHash),
+    opt=needs(Right.APPROVE_TOOLS, DefinitionHash),
     responses=error_responses("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", has_body=True),
     summary="Keep a tool out until it is approved",
     description="Whatever its definition is by then, also one that was approved before.",
@@ -295,7 +292,7 @@ def _field_change(change: DefinitionChange) -> FieldChange:
 @post(
     "/search",
     status_code=200,
-    opt=route_options(Right.READ_TOOLS, Search),
+    opt=needs(Right.READ_TOOLS, Search),
     responses=error_responses("SERVER_NOT_FOUND", "SKILL_NOT_FOUND", has_body=True),
     summary="Find tools by what they are for",
     description="Best first, whatever their server. Only what can be called now is found:"

@@ -14,9 +14,9 @@ from mcp_junction.api.routes import (
     AnyRequest,
     Context,
     caller,
+    find_governed,
     mcp_error_responses,
     read_model,
-    route_options,
 )
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.webhooks import Webhook
@@ -69,7 +69,7 @@ async def show_webhook(context: Context) -> WebhookState:
 @post(
     "/webhook/{delivery_id:str}/retry",
     status_code=204,
-    opt=route_options(Right.CHANGE_POLICY, Nothing),
+    opt=needs(Right.CHANGE_POLICY, Nothing),
     responses=mcp_error_responses("NOT_FOUND", has_body=True),
     summary="Deliver once more what was given up",
     description="At once, with all tries anew, under the same `webhook-id`.",
@@ -86,10 +86,8 @@ async def retry_delivery(request: AnyRequest, context: Context, delivery_id: Del
 
 
 def _webhook(context: Context) -> Webhook:
-    governance = context.junction.governance
-    if governance is None or governance.webhook is None:
-        raise RequestError("NOT_FOUND", "there is no webhook; set webhook_url and webhook_secret")
-    return governance.webhook
+    otherwise = "there is no webhook; set webhook_url and webhook_secret"
+    return find_governed(context, lambda governance: governance.webhook, otherwise)
 
 
 ROUTES = Router("/api/v1/mcp", route_handlers=[show_webhook, retry_delivery], tags=["mcp"])
