@@ -1,7 +1,7 @@
 """RestCalls: runs tool calls of REST clients through the same pipeline as those of MCP clients.
 
 Each principal has one session here, without a channel to the client: a server that asks the client
-something gets an error. The answers to failed calls: ``call_errors.py`` and ``invocations.py``.
+something gets an error. The answers to failed calls: ``call_errors.py``.
 """
 
 from __future__ import annotations

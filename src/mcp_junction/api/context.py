@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from mcp_junction.api.calling import RestCalls
 from mcp_junction.api.event_streams import EventStreams
 from mcp_junction.api.front import App, RestFront
-from mcp_junction.api.invocations import InvocationErrors
 from mcp_junction.api.rest_search import RestSearch
 from mcp_junction.app import Junction
 from mcp_junction.config.settings import OFF
@@ -60,7 +59,6 @@ class ApiContext:
         self._tool_search = junction.tool_search
         self._classifies = junction.settings.classifier != OFF
         self.calling = RestCalls(junction, registry, keys.is_in_force)
-        self.invocation_errors = InvocationErrors(junction, registry, self.calling.errors)
         self._tasks = TaskScope("REST")
         self.streams = EventStreams(
             bus, store.events, self._tasks, keys.is_in_force, junction.quotas

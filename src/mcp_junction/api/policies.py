@@ -1,4 +1,7 @@
-"""Routes ``/api/v1/mcp/policies`` and ``/explain``: grants, their tokens, and why a call passes."""
+"""Routes ``/api/v1/mcp/policies`` and ``/agents``: grants, their tokens, and agents.
+
+Why a call passes, and what a change would do, is asked in ``explaining.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import time
 from typing import Annotated
 
 from mcp_junction.api.errors import errors_of
-from mcp_junction.api.explaining import explain_call
 from mcp_junction.api.policy_models import (
-    DecisionExplained,
-    ExplainRequest,
+    Agent,
+    AgentRegistration,
     GivenPolicyGrant,
     GrantRequest,
     PolicyGrant,
+    RegisteredAgent,
+    agent_model,
     given_model,
     grant_model,
+    registered_model,
 )
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
@@ -29,9 +34,16 @@ from mcp_junction.api.routes import (
     page_as_array,
     read_model,
 )
-from mcp_junction.errors import RequestError
+from mcp_junction.errors import NotPermitted, RequestError
 from mcp_junction.policy.grants import OWNER_GRANT, Grant
-from mcp_junction.policy.principal import Principal, can_read_policy_of, has_right
+from mcp_junction.policy.principal import (
+    Principal,
+    Role,
+    can_read_policy_of,
+    explain_refusal,
+    has_right,
+)
+from mcp_junction.store.agents import AgentRecord
 from mcp_junction.web.messages import Response
 from mcp_junction.web.parameters import PathParameter, QueryParameter
 from mcp_junction.web.routing import Router, delete, get, post
@@ -163,21 +175,6 @@ async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> N
         await context.policies.revoke_tokens(ref, caller(request))
 
 
-@post(
-    "/explain",
-    status_code=200,
-    opt=needs(Right.READ_OWN_POLICY, ExplainRequest),
-    responses=mcp_error_responses("SERVER_NOT_FOUND", "TOOL_NOT_FOUND", has_body=True),
-    summary="Explain whether a call would pass",
-    description="Nothing is called, spent or counted. An agent may ask about itself; what it may"
-    " not call is explained like what does not exist.",
-)
-async def explain(request: AnyRequest, context: Context) -> DecisionExplained:
-    asked = await read_model(request, ExplainRequest)
-    check_readable(caller(request), asked.agent_id)
-    return await explain_call(context, caller(request), asked)
-
-
 def _show(
     request: AnyRequest, context: Context, grants: list[Grant], limit: int, cursor: str | None
 ) -> Response[list[PolicyGrant]]:
@@ -195,6 +192,85 @@ def _by_agent(grant: Grant) -> tuple[str, str]:
     return grant.agent_id, grant.id
 
 
+# -- agents
+
+
+@post(
+    "/agents",
+    opt=needs(Right.CHANGE_POLICY, AgentRegistration),
+    responses=mcp_error_responses(has_body=True),
+    summary="Register an agent",
+    description="Binds it to the tools that it declares: each becomes a grant. Registering it again"
+    " replaces what was bound before, and leaves other grants alone.",
+)
+async def register_agent(request: AnyRequest, context: Context) -> Response[RegisteredAgent]:
+    wanted, by = await read_model(request, AgentRegistration), caller(request)
+    if wanted.create_key and not has_right(by, Right.CHANGE_KEYS):
+        raise NotPermitted(explain_refusal(by, Right.CHANGE_KEYS))
+    bound = await context.policies.bind_agent(
+        wanted.agent_id, wanted.agent_type, wanted.declared_tools, by
+    )
+    now, names = time.time(), context.server_names
+    given = [given_model(one, names, now) for one in bound.grants]
+    shown = registered_model(bound.agent, _count_grants(context, bound.agent), given)
+    if wanted.create_key:
+        key, shown.key = await context.make_key(Role.AGENT, wanted.agent_id, by)
+        shown.key_id = key.id
+    headers = {"location": f"/api/v1/mcp/agents/{wanted.agent_id}"}
+    return Response(shown, status_code=201, headers=headers if wanted.agent_id.isascii() else {})
+
+
+@get(
+    "/agents",
+    opt=needs(Right.READ_POLICY),
+    responses=mcp_error_responses(),
+    summary="List agents",
+)
+async def list_agents(
+    request: AnyRequest, context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Response[list[Agent]]:
+    agents = await context.policies.agents()
+    items, headers = page_as_array(request, agents, _by_id, limit, cursor)
+    shown = [agent_model(one, _count_grants(context, one)) for one in items]
+    return Response(shown, headers=headers)
+
+
+@get(
+    "/agents/{agent_id:str}",
+    opt=needs(Right.READ_OWN_POLICY),
+    responses=mcp_error_responses("AGENT_NOT_FOUND"),
+    summary="Show an agent",
+    description="An agent may read about itself.",
+)
+async def show_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> Agent:
+    check_readable(caller(request), agent_id)
+    with errors_of("AGENT"):
+        agent = await context.policies.agent(agent_id)
+    return agent_model(agent, _count_grants(context, agent))
+
+
+@delete(
+    "/agents/{agent_id:str}",
+    opt=needs(Right.CHANGE_POLICY),
+    responses=mcp_error_responses("AGENT_NOT_FOUND"),
+    summary="Remove an agent",
+    description="Revokes its keys, grants and tokens, at once; what it has open ends.",
+)
+async def remove_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> None:
+    with errors_of("AGENT"):
+        await context.policies.remove_agent(agent_id, caller(request))
+    await context.refresh_keys()
+
+
+def _count_grants(context: Context, agent: AgentRecord) -> int:
+    now = time.time()
+    return sum(grant.is_live(now) for grant in context.live_policy.of(agent.agent_id).grants)
+
+
+def _by_id(agent: AgentRecord) -> tuple[str]:
+    return (agent.agent_id,)
+
+
 ROUTES = Router(
     "/api/v1/mcp",
     route_handlers=[
@@ -204,7 +280,10 @@ ROUTES = Router(
         revoke_grant,
         renew_token,
         revoke_token,
-        explain,
+        register_agent,
+        list_agents,
+        show_agent,
+        remove_agent,
     ],
     tags=["policies"],
 )

@@ -1,4 +1,4 @@
-"""``/api/v1/aggregator``: registering, changing, connecting servers; ``/state``, ``/health``."""
+"""``/api/v1/aggregator/servers``: registering, changing and connecting servers; their tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from mcp_junction.api.models import (
     Classifying,
     Connecting,
     Disconnected,
-    Health,
     HistoryPage,
     Refreshed,
     Server,
@@ -18,7 +17,6 @@ from mcp_junction.api.models import (
     ToolPage,
     credential_model,
     format_time,
-    health_model,
     history_model,
     server_model,
     source_server,
@@ -50,7 +48,6 @@ from mcp_junction.errors import CursorError, NotFound
 from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.redaction.texts import redact_text
-from mcp_junction.registry.metrics import State
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 from mcp_junction.upstream.upstream import Upstream
@@ -248,20 +245,6 @@ def _before(cursor: str) -> int:
     return key[0]
 
 
-ROUTES = Router(
-    "/api/v1/aggregator/servers",
-    route_handlers=[
-        register_server,
-        list_servers,
-        show_server,
-        change_server,
-        remove_server,
-        show_history,
-    ],
-    tags=["servers"],
-)
-
-
 @post(
     "/connect",
     status_code=200,
@@ -356,7 +339,7 @@ async def classify_tools(
 
 
 CONTROL_ROUTES = Router(
-    "/api/v1/aggregator/servers/{server_id:str}",
+    "/{server_id:str}",
     route_handlers=[
         connect_server,
         disconnect_server,
@@ -364,32 +347,17 @@ CONTROL_ROUTES = Router(
         refresh_tools,
         classify_tools,
     ],
+)
+ROUTES = Router(
+    "/api/v1/aggregator/servers",
+    route_handlers=[
+        register_server,
+        list_servers,
+        show_server,
+        change_server,
+        remove_server,
+        show_history,
+        CONTROL_ROUTES,
+    ],
     tags=["servers"],
-)
-
-
-@get(
-    "/state",
-    opt=needs(Right.READ_SERVERS),
-    responses=error_responses(),
-    summary="Show how many servers and tools there are, and how they stand",
-)
-async def show_state(context: Context) -> State:
-    return context.registry.state()
-
-
-@get(
-    "/health",
-    opt=needs(Right.READ_SERVERS),
-    responses=error_responses(),
-    summary="Show the health of every server",
-)
-async def show_health(context: Context) -> Health:
-    servers = [health_model(record) for record in context.registry.all()]
-    well = all(one.status == "CONNECTED" for one in servers if one.enabled)
-    return Health("healthy" if well else "degraded", servers)
-
-
-STATE_ROUTES = Router(
-    "/api/v1/aggregator", route_handlers=[show_state, show_health], tags=["state"]
 )

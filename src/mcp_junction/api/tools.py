@@ -302,9 +302,14 @@ async def search_tools(request: AnyRequest, context: Context) -> SearchResult:
     return await context.searching(await read_model(request, Search), caller(request))
 
 
-SEARCH_ROUTES = Router("/api/v1", route_handlers=[search_tools], tags=["tools"])
 ROUTES = Router(
-    "/api/v1/aggregator/tools",
-    route_handlers=[list_tools, list_changes, show_changes, approve_tool, block_tool],
+    "/api/v1",
+    route_handlers=[
+        Router(
+            "/aggregator/tools",
+            route_handlers=[list_tools, list_changes, show_changes, approve_tool, block_tool],
+        ),
+        search_tools,
+    ],
     tags=["tools"],
 )

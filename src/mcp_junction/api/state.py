@@ -1,15 +1,71 @@
-"""Route ``GET /api/v1/events``: a resumable stream of server-sent events."""
+"""Routes about the service as a whole: its state and health, its settings, what happens in it."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
+
 from mcp_junction.api.errors import field_error
+from mcp_junction.api.models import (
+    Health,
+    health_model,
+)
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import AnyRequest, Context, caller, error_responses
+from mcp_junction.api.routes import (
+    AnyRequest,
+    Context,
+    caller,
+    error_responses,
+)
+from mcp_junction.redaction.settings import ShownSetting, show_settings
+from mcp_junction.registry.metrics import State
 from mcp_junction.web.messages import Stream
 from mcp_junction.web.parameters import HeaderParameter, QueryParameter
 from mcp_junction.web.routing import ResponseSpec, Router, get
+
+
+@get(
+    "/state",
+    opt=needs(Right.READ_SERVERS),
+    responses=error_responses(),
+    summary="Show how many servers and tools there are, and how they stand",
+)
+async def show_state(context: Context) -> State:
+    return context.registry.state()
+
+
+@get(
+    "/health",
+    opt=needs(Right.READ_SERVERS),
+    responses=error_responses(),
+    summary="Show the health of every server",
+)
+async def show_health(context: Context) -> Health:
+    servers = [health_model(record) for record in context.registry.all()]
+    well = all(one.status == "CONNECTED" for one in servers if one.enabled)
+    return Health("healthy" if well else "degraded", servers)
+
+
+class SettingList(msgspec.Struct):
+    """All settings, in the order in which they are documented."""
+
+    items: list[ShownSetting]
+    total: int
+
+
+@get(
+    opt=needs(Right.READ_SETTINGS),
+    responses=error_responses(),
+    summary="Show the settings that the service runs with",
+    description="Each with its default and where its value comes from; secrets are masked. They"
+    " are read at the start: a changed file or variable counts from the next one on.",
+)
+async def list_settings(context: Context) -> SettingList:
+    config = context.junction.config
+    items = show_settings(config.settings, config.sources)
+    return SettingList(items, len(items))
+
 
 Last = Annotated[
     str | None,
@@ -60,4 +116,11 @@ def _parse_event_id(text: str) -> int:
     return int(text)
 
 
-ROUTES = Router("/api/v1/events", route_handlers=[follow_events], tags=["events"])
+ROUTES = Router(
+    "/api/v1",
+    route_handlers=[
+        Router("/aggregator", route_handlers=[show_state, show_health], tags=["state"]),
+        Router("/settings", route_handlers=[list_settings], tags=["settings"]),
+        Router("/events", route_handlers=[follow_events], tags=["events"]),
+    ],
+)
