@@ -15,7 +15,6 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.errors import errors_of
 from mcp_junction.api.policies import check_readable
 from mcp_junction.api.policy_models import (
     ConditionExplained,
@@ -220,8 +219,7 @@ async def simulate_change(request: AnyRequest, context: Context) -> SimulationRe
     asked = await read_model(request, SimulationRequest)
     if (asked.grant is None) is (asked.revoke is None):
         raise RequestError("VALIDATION_ERROR", "give either grant or revoke")
-    with errors_of("GRANT"):
-        before, after = await _make_sets(context, asked, request)
+    before, after = await _make_sets(context, asked, request)
     query = AuditQuery(agent=before.agent_id, limit=asked.last)
     rows = await context.store.audit.rows(query)
     counted = await asyncio.to_thread(_count_calls, rows)
@@ -256,7 +254,7 @@ async def _make_sets(
     every = (grant for agent in live.agents for grant in live.of(agent).grants)
     gone = next((grant for grant in every if grant.id == asked.revoke), None)
     if gone is None:
-        raise NotFound(f"there is no grant {asked.revoke!r}")
+        raise RequestError("GRANT_NOT_FOUND", f"there is no grant {asked.revoke!r}")
     before = live.of(gone.agent_id)
     kept = [grant for grant in before.grants if grant.id != gone.id]
     return before, live.make_set(gone.agent_id, kept)
