@@ -18,9 +18,8 @@ from mcp_junction.api.rights import ANYONE, BODY, RIGHTS, Right, needs, rights_n
 from mcp_junction.api.routes import AnyRequest
 from mcp_junction.policy.principal import KEY_ROLES
 from mcp_junction.web.application import WebApp
-from mcp_junction.web.describing import REF, describe_operations, path_format
 from mcp_junction.web.messages import HTML, Response
-from mcp_junction.web.routing import get
+from mcp_junction.web.routing import REF, describe_operations, get, path_format
 
 _ABOUT: Final = {
     "openapi": "3.1.0",

@@ -6,7 +6,7 @@ An administrator may do it for all, an agent for itself, where each agent has it
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -27,7 +27,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.credentials import server_id_of
 from mcp_junction.credentials.kinds import StoredSource
-from mcp_junction.credentials.sign_ins import SignIns, is_loopback_redirect
+from mcp_junction.credentials.sign_ins import is_loopback_redirect
 from mcp_junction.credentials.subjects import agent_subject
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.oauth.sign_in import read_callback
@@ -108,23 +108,13 @@ def _definition(context: Context, principal: Principal, ref: str) -> ServerDefin
     return server.definition
 
 
-def _sign_ins(context: Context) -> SignIns:
-    servers = context.junction.servers
-    return SignIns(context.credentials, lambda: [one.definition for one in servers.values()])
+def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) -> StoredSource:
+    """Find the credential that a request is about, if its caller may change it.
 
-
-class _Asked(NamedTuple):
-    """A request about one credential that its caller may change."""
-
-    principal: Principal
-    source: StoredSource
-    sign_ins: SignIns
-
-
-def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) -> _Asked:
-    """Find the credential that a request is about. Raises NotFound, RequestError, NotPermitted."""
-    principal = caller(request)
-    definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
+    Raises NotFound, RequestError, NotPermitted.
+    """
+    principal, sign_ins = caller(request), context.sign_ins
+    definition = _definition(context, principal, ref)
     if agent is None and principal.role is Role.AGENT and definition.is_per_agent:
         agent = principal.id
     if agent is not None:  # before anything is kept for it
@@ -133,23 +123,16 @@ def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) ->
     if source is None:
         raise RequestError("NOT_INTERACTIVE", _NOT_INTERACTIVE)
     sign_ins.check_allowed(principal, source.subject)
-    return _Asked(principal, source, sign_ins)
-
-
-def _changed(context: Context, asked: _Asked, action: str) -> CredentialFacts | None:
-    """Tell what was done to a credential, and show it."""
-    context.credentials.note(asked.source, action, "", asked.principal.id)
-    return credential_model(asked.source.facts)
+    return source
 
 
 async def _login(request: AnyRequest, context: Context, ref: str, login_id: str) -> LoginRecord:
     """Read a sign-in to a server that the caller may know of. Raises NotFound."""
-    principal = caller(request)
-    definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
-    record = await (await context.credentials.logins()).find(login_id)
+    definition = _definition(context, caller(request), ref)
+    record = await (await context.sign_ins.logins()).find(login_id)
     if record.server_id != server_id_of(definition):
         raise NotFound("there is no such sign-in; begin it again")
-    sign_ins.check_allowed(principal, record.subject)
+    context.sign_ins.check_allowed(caller(request), record.subject)
     return record
 
 
@@ -184,9 +167,9 @@ async def begin_login(request: AnyRequest, context: Context, server_id: ServerRe
     wanted = await read_model(request, LoginRequest, optional=True)
     if wanted.redirect_uri is not None and not is_loopback_redirect(wanted.redirect_uri):
         raise field_error("redirect_uri", "must be an http address of the loopback interface")
-    asked = _find(request, context, server_id, wanted.agent)
+    source = _find(request, context, server_id, wanted.agent)
     try:
-        started = await asked.sign_ins.begin(asked.source, asked.principal, wanted.redirect_uri)
+        started = await context.sign_ins.begin(source, caller(request), wanted.redirect_uri)
     except ValueError as error:
         raise RequestError("NOT_INTERACTIVE", str(error)) from None
     url = started.authorization_url
@@ -222,10 +205,10 @@ async def complete_login(
     given = await read_model(request, LoginAnswer)
     record = await _login(request, context, server_id, login_id)
     query = urlsplit(given.callback_url).query
-    logins = await context.credentials.logins()
+    logins = await context.sign_ins.logins()
     if (await logins.find_by_state(read_callback(query).get("state", ""))).id != record.id:
         raise field_error("callback_url", "is of another sign-in")
-    await _sign_ins(context).finish(record, query, caller(request).id)
+    await context.sign_ins.finish(record, query, caller(request).id)
     return LoginState(record.id, "completed", None)
 
 
@@ -240,7 +223,7 @@ async def refresh_auth(
     request: AnyRequest, context: Context, server_id: ServerRef
 ) -> CredentialFacts | None:
     wanted = await read_model(request, ForAgent, optional=True)
-    source = _find(request, context, server_id, wanted.agent).source
+    source = _find(request, context, server_id, wanted.agent)
     await source.refresh_now()
     return credential_model(source.facts)
 
@@ -256,12 +239,13 @@ async def set_key(
     request: AnyRequest, context: Context, server_id: ServerRef
 ) -> CredentialFacts | None:
     given = await read_model(request, AgentKey)
-    asked = _find(request, context, server_id, given.agent)
+    source = _find(request, context, server_id, given.agent)
     try:
-        await context.credentials.set_key(asked.source, given.value)
+        await context.credentials.set_key(source, given.value)
     except ValueError as error:
         raise field_error("value", str(error)) from None
-    return _changed(context, asked, "key_set")
+    context.credentials.note(source, "key_set", "", caller(request).id)
+    return credential_model(source.facts)
 
 
 @delete(
@@ -273,9 +257,9 @@ async def set_key(
 async def sign_out(
     request: AnyRequest, context: Context, server_id: ServerRef, agent: Agent = None
 ) -> None:
-    asked = _find(request, context, server_id, agent)
-    await context.credentials.log_out(asked.source)
-    _changed(context, asked, "logout")
+    source = _find(request, context, server_id, agent)
+    await context.credentials.log_out(source)
+    context.credentials.note(source, "logout", "", caller(request).id)
 
 
 ROUTES = Router(

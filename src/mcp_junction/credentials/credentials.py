@@ -35,10 +35,8 @@ from mcp_junction.credentials.kinds import (
     StoredSecret,
     StoredSource,
 )
-from mcp_junction.credentials.logins import Logins
 from mcp_junction.credentials.source import AuthState, CredentialSource
-from mcp_junction.credentials.subject_tokens import SubjectTokens
-from mcp_junction.credentials.subjects import SHARED, agent_of, exchange_subject
+from mcp_junction.credentials.subjects import SHARED, SubjectTokens, agent_of, exchange_subject
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.tokens import is_sendable
@@ -75,7 +73,7 @@ class Credentials:
         self.subject_tokens: SubjectTokens | None = None
         """The access tokens of callers, where there is a door for them."""
         self._exchanged: WeakSet[ExchangeSource] = WeakSet()
-        self._client_name = client_name
+        self.client_name = client_name
         self._sources: dict[tuple[str, str], CredentialSource] = {}
         self._rows: dict[tuple[str, str], CredentialRecord] = {}
         self._tables: CredentialTables | None = None
@@ -181,13 +179,6 @@ class Credentials:
     def client_url(self) -> str:
         """The URL of our client metadata document."""
         return f"{self.public_url}{CLIENT_DOCUMENT}"
-
-    async def logins(self) -> Logins:
-        """The sign-ins under way. Raises OAuthError where there is no store for them."""
-        tables = await self.open_tables()
-        if tables is None:
-            raise OAuthError("sign-in", "this machine", "there is no store for credentials")
-        return Logins(tables, self._client_name, self.client_url if self.public_url else "")
 
     async def set_key(self, source: StoredSource, value: str) -> None:
         """Store the key of a subject. Raises ValueError for one that cannot be sent."""

@@ -19,10 +19,10 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import UrlTarget, parse_url
 from mcp_junction.credentials.http import HttpAnswer, OAuthHttp, find_permissions
 from mcp_junction.errors import OAuthError
-from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.oauth.discovery import (
     ISSUER,
     RESOURCE,
+    BearerChallenge,
     IssuerMetadata,
     ResourceMetadata,
     choose_issuer,

@@ -5,7 +5,7 @@
     signed_in ──a fresh token is refused──▶ refused
 
 One renewal at a time: whoever needs it waits for the same task; between processes the credential's
-lease decides (``stored.py``). The old token serves meanwhile; calls wait only for an expired one.
+lease decides (``kinds.py``). The old token serves meanwhile; calls wait only for an expired one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ import msgspec
 from mcp_junction.config.auth import TOKEN_EXCHANGE, ServerAuth
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import parse_url
-from mcp_junction.credentials.subject_tokens import SubjectTokens
-from mcp_junction.credentials.subjects import exchange_subject, subject_of
+from mcp_junction.credentials.subjects import SubjectTokens, exchange_subject, subject_of
 from mcp_junction.errors import OAuthError, StoreError, VaultError
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.oauth.sign_in import MAX_STEP_UPS, step_up
 from mcp_junction.oauth.tokens import STEP as TOKEN_REQUEST
 from mcp_junction.oauth.tokens import renewal_time
