@@ -86,10 +86,8 @@ class CallErrors:
             record = self._registry.find(server)
         except NotFound:
             return None
-        return record if self._has_server(scope, record.name) else None
-
-    def _has_server(self, scope: Scope, key: str) -> bool:
-        return self._junction.snapshot.catalog.has_server(scope, key)
+        exists = self._junction.snapshot.catalog.has_server(scope, record.name)
+        return record if exists else None
 
     async def make(self, call: Call, outcome: Outcome, name: str) -> JunctionError:
         """Make the error for a call without a result."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Raw
 
-from mcp_junction.api.calling import RestOutcome, RestReply, RestRequest
+from mcp_junction.api.calling import RestOutcome, RestRequest
 from mcp_junction.api.errors import McpError, field_error
 from mcp_junction.api.models import format_time
 from mcp_junction.api.requests import Ref, ToolCall
@@ -33,6 +33,7 @@ from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.listener.acceptance import accept_fields, find_carrying
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.envelope import is_tool_error
+from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.outcome import OutcomeKind
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import Router, post
@@ -89,22 +90,29 @@ async def call_tool(request: AnyRequest, context: Context) -> Response[CallResul
     asked, arguments = to_model(value, ToolCall), _read_arguments(body, "arguments")
     carried, watch = _read_carried(request), _watch_client(request)
     wanted = RestRequest(caller(request), asked.name, asked.server_id, arguments, watch, carried)
-    done = await context.calling(wanted)
-    content: Any = _with_metadata(done)
-    headers = {CORRELATION_HEADER: done.correlation_id}
-    return Response(content, headers=headers)
+    end = await context.calling.run(wanted)
+    call, errors = end.call, context.calling.errors
+    if end.outcome.kind is not OutcomeKind.RESULT:
+        raise await errors.make(call, end.outcome, asked.name)
+    reached = None if call.route is None else errors.find_server(call.route.pair.server)
+    content: Any = _with_metadata(end, reached)
+    return Response(content, headers={CORRELATION_HEADER: call.correlation_id})
 
 
-def _with_metadata(done: RestReply) -> bytes:
-    """The result with one more member; its other bytes stay as they are."""
+def _with_metadata(end: RestOutcome, server: ServerRecord | None) -> bytes:
+    """The result with one more member; its other bytes stay as they are.
+
+    ``server`` is the one that answered; None is Junction itself.
+    """
+    sent, payload = end.call.sent_at or end.ended, bytes(end.outcome.payload)
     told = CallMetadata(
-        routed_to=OURSELVES if done.server is None else done.server.name,
-        server_id=None if done.server is None else done.server.id,
-        routing_time_ms=round(done.routing * 1000, 3),
-        execution_time_ms=round(done.execution * 1000, 3),
+        routed_to=OURSELVES if server is None else server.name,
+        server_id=None if server is None else server.id,
+        routing_time_ms=round((sent - end.began) * 1000, 3),
+        execution_time_ms=round((end.ended - sent) * 1000, 3),
     )
     try:
-        members = frames.members(done.payload)
+        members = frames.members(payload)
     except FrameError:
         context = {"delivery": "executed"}
         words = "the server's answer is not an object"
@@ -113,7 +121,7 @@ def _with_metadata(done: RestReply) -> bytes:
         own = {**msgspec.to_builtins(told), "own": members["metadata"]}
         return msgspec.json.encode({**members, "metadata": own})
     tail = b'"metadata":' + msgspec.json.encode(told) + b"}"
-    head = done.payload.rstrip()[:-1]
+    head = payload.rstrip()[:-1]
     return head + (b"," if members else b"") + tail
 
 

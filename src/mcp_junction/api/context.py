@@ -50,7 +50,8 @@ class ApiContext:
         self.junction = junction
         self.credentials = credentials or Credentials(no_tables, junction.settings.name)
         if keys.tokens is not None:
-            keys.tokens.on_changed = self.credentials.exchange(keys.tokens)
+            self.credentials.subject_tokens = keys.tokens
+            keys.tokens.on_changed = self.credentials.follow_subject_tokens
         servers = junction.servers
         self.sign_ins = SignIns(
             self.credentials, lambda: [one.definition for one in servers.values()]

@@ -22,12 +22,12 @@ from mcp_junction.api.routes import (
     caller,
     mcp_error_responses,
     page_as_array,
-    read_body,
-    to_model,
+    read_model,
 )
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.governance.schemas import check_schema
 from mcp_junction.policy.principal import Principal, Role, has_right
 from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tool_settings import MAX_FALLBACKS, SETTABLE, ToolSetting
@@ -189,13 +189,18 @@ async def show_mcp_tool(
     request: AnyRequest, context: Context, server_id: ServerRef, tool_name: ToolPath
 ) -> MCPToolDetails:
     principal = caller(request)
-    tool = context.registry.tools.known.find(server_id, _name(tool_name))
+    tool = context.registry.tools.known.find(server_id, tool_name.removeprefix("/"))
     if principal.role is Role.AGENT:
         if tool is None or tool.reason is not None or not _visibility(context, principal)(tool):
             raise RequestError("DENIED", "there is no such tool that you may use")
     elif tool is None:
         raise RequestError("TOOL_NOT_FOUND", "there is no such tool; see GET /api/v1/mcp/tools")
-    return await _details(context, principal, tool)
+    shown = MCPToolDetails(**_describe(context, principal, tool))
+    if has_right(principal, Right.READ_POLICY):
+        shown.settings = _show_settings(context, tool.state.setting)
+        if any(flag.startswith(INVALID_SCHEMA) for flag in tool.flags):
+            shown.diagnostics = await asyncio.to_thread(_find_diagnostics, tool)
+    return shown
 
 
 @patch(
@@ -209,15 +214,16 @@ async def show_mcp_tool(
 async def change_mcp_tool(
     request: AnyRequest, context: Context, server_id: ServerRef, tool_name: ToolPath
 ) -> ToolSettingsShown:
-    _, value = await read_body(request)
-    given = to_model(value, ToolSettingsChange)
+    given = await read_model(request, ToolSettingsChange)
     changes = {
         name: msgspec.to_builtins(found)
         for name in SETTABLE
         if (found := getattr(given, name)) is not UNSET
     }
     administration = context.registry.tools.settings
-    setting = await administration.change(server_id, _name(tool_name), changes, caller(request))
+    setting = await administration.change(
+        server_id, tool_name.removeprefix("/"), changes, caller(request)
+    )
     return _show_settings(context, setting)
 
 
@@ -250,11 +256,6 @@ async def _list_visible(
 def show_tools(context: Context, principal: Principal, tools: Sequence[KnownTool]) -> list[MCPTool]:
     """Show tools, as far as a principal may know them."""
     return [MCPTool(**_describe(context, principal, tool)) for tool in tools]
-
-
-def _name(path: str) -> str:
-    """Return the name of a tool from the rest of a path."""
-    return path.removeprefix("/")
 
 
 def _by_name(tool: KnownTool) -> tuple[str, str]:
@@ -298,18 +299,7 @@ def _breaker_state(context: Context, tool: KnownTool) -> str:
     return circuits.breakers.state(tool.server_id, tool.name).value
 
 
-async def _details(context: Context, principal: Principal, tool: KnownTool) -> MCPToolDetails:
-    shown = MCPToolDetails(**_describe(context, principal, tool))
-    if has_right(principal, Right.READ_POLICY):
-        shown.settings = _show_settings(context, tool.state.setting)
-        if any(flag.startswith(INVALID_SCHEMA) for flag in tool.flags):
-            shown.diagnostics = await asyncio.to_thread(_find_diagnostics, tool)
-    return shown
-
-
 def _find_diagnostics(tool: KnownTool) -> list[SchemaDiagnostic]:
-    from mcp_junction.governance.schemas import check_schema
-
     schema = tool.item.members.get("inputSchema") or b"{}"
     return [SchemaDiagnostic(*problem) for problem in check_schema(schema)]
 

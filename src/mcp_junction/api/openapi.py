@@ -52,8 +52,7 @@ def _complete(operation: dict[str, Any], options: Mapping[str, Any]) -> None:
         schema = {"$ref": REF.format(name=body.__name__)}
         operation["requestBody"] = {
             "content": {"application/json": {"schema": schema}},
-            "required": bool(msgspec.structs.fields(body))
-            and any(field.required for field in msgspec.structs.fields(body)),
+            "required": any(field.required for field in msgspec.structs.fields(body)),
         }
     rights = rights_needed(options)
     if ANYONE.issuperset(rights):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -44,23 +44,24 @@ _WITH_BODY: Final = ("PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE")
 
 def error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSpec]:
     """Describe the error responses of a route, for its documentation."""
-    by_status: dict[int, list[str]] = {}
-    for code in (*_ALWAYS, *(_WITH_BODY if has_body else ()), *codes):
-        by_status.setdefault(STATUS[code], []).append(code)
-    return _responses(by_status, ErrorBody)
+    return _describe_errors(codes, has_body, STATUS, {}, ErrorBody)
 
 
 def mcp_error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSpec]:
     """Describe the error responses of a route under ``/api/v1/mcp``."""
-    by_status: dict[int, list[str]] = {}
+    return _describe_errors(codes, has_body, MCP_STATUS, MCP_TYPES, McpErrorBody)
+
+
+def _describe_errors(
+    codes: Sequence[str],
+    has_body: bool,
+    statuses: Mapping[str, int],
+    names: Mapping[str, str],
+    body: type[Any],
+) -> dict[int, ResponseSpec]:
+    by_status: dict[int, dict[str, None]] = {}  # of names, each once
     for code in (*_ALWAYS, *(_WITH_BODY if has_body else ()), *codes):
-        found = by_status.setdefault(MCP_STATUS[code], [])
-        if MCP_TYPES[code] not in found:
-            found.append(MCP_TYPES[code])
-    return _responses(by_status, McpErrorBody)
-
-
-def _responses(by_status: dict[int, list[str]], body: type[Any]) -> dict[int, ResponseSpec]:
+        by_status.setdefault(statuses[code], {})[names.get(code, code)] = None
     return {status: ResponseSpec(body, " or ".join(found)) for status, found in by_status.items()}
 
 

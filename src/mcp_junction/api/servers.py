@@ -210,20 +210,15 @@ def _instructions(server: Upstream) -> str | None:
 
 
 async def _shown(context: Context, record: ServerRecord, with_tools: bool, absent: bool) -> Server:
-    if not with_tools:
-        return _with_auth(context, server_model(record, absent=absent))
-    tools = [] if absent else await context.registry.tools.all(record.id)
-    whose = source_server(record)
-    states = context.registry.tools.state_of
-    each = [tool_model(one, whose, states(one), with_schema=False) for one in tools]
-    return _with_auth(context, server_model(record, each, absent=absent))
-
-
-def _with_auth(context: Context, shown: Server) -> Server:
-    server = None if shown.absent else context.junction.servers.get(shown.name)
-    source = None if server is None else context.credentials.source(server.definition)
+    shown = server_model(record, absent=absent)
+    if with_tools:
+        whose, states = source_server(record), context.registry.tools.state_of
+        tools = [] if absent else await context.registry.tools.all(record.id)
+        shown.tools = [tool_model(one, whose, states(one), with_schema=False) for one in tools]
+    server = None if absent else context.junction.servers.get(record.name)
     is_remote = server is not None and server.definition.transport != "stdio"
-    shown.auth = credential_model(source.facts) if source is not None and is_remote else None
+    source = context.credentials.source(server.definition) if server and is_remote else None
+    shown.auth = None if source is None else credential_model(source.facts)
     return shown
 
 

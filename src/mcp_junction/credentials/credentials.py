@@ -216,12 +216,7 @@ class Credentials:
 
     # -- the owner of sources
 
-    def exchange(self, tokens: SubjectTokens) -> Callable[[Principal | None], None]:
-        """Exchange access tokens of callers; return what is to be told of changes of them."""
-        self.subject_tokens = tokens
-        return self._follow_subject_tokens
-
-    def _follow_subject_tokens(self, principal: Principal | None) -> None:
+    def follow_subject_tokens(self, principal: Principal | None) -> None:
         """Let go of what came of tokens that a caller, or any of them, shows no more."""
         subject = "" if principal is None else exchange_subject(principal)
         for source in list(self._exchanged):

@@ -11,7 +11,6 @@ lease decides (``kinds.py``). The old token serves meanwhile; calls wait only fo
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from abc import ABC, abstractmethod
@@ -41,8 +40,6 @@ from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken
 
 if TYPE_CHECKING:
     from mcp_junction.store.credentials import CredentialTables
-
-log = logging.getLogger("mcp_junction.credentials")
 
 WAIT: Final = 10.0
 """Seconds that a call waits for a renewal."""
@@ -301,11 +298,8 @@ class CredentialSource(ABC):
 
     def _header_line(self, value: str) -> bytes:
         header = self.auth.header
-        return (
-            f"{header}: {value}\r\n".encode()
-            if header
-            else f"authorization: Bearer {value}\r\n".encode()
-        )
+        line = f"{header}: {value}" if header else f"authorization: Bearer {value}"
+        return f"{line}\r\n".encode()
 
     def _renew_if_used(self) -> None:
         if self.current.is_used and self._can_renew:

@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_junction.config.urls import UrlTarget, parse_url
 from mcp_junction.errors import OAuthError
+from mcp_junction.oauth.tokens import decode_object
 
 _GAP: Final = re.compile(r"[\s,]*")
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -231,11 +232,8 @@ def _at(url: str, path: str) -> str:
 
 
 def _read_object(body: bytes, what: str, host: str) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    found = decode_object(body)
+    if found is None:
         raise OAuthError(what, host, "its answer is not a JSON object")
     return found
 

@@ -56,7 +56,6 @@ class Parameter(msgspec.Struct, frozen=True):
     kind: type[Any]
     choices: tuple[str, ...]
     default: Any
-    is_optional: bool
     spec: ParameterSpec
 
     @classmethod
@@ -66,15 +65,14 @@ class Parameter(msgspec.Struct, frozen=True):
         if get_origin(annotation) is Annotated:
             annotation, *given = get_args(annotation)
             spec = next((one for one in given if isinstance(one, ParameterSpec)), spec)
-        is_optional = get_origin(annotation) in (Union, UnionType)
-        if is_optional:
+        if get_origin(annotation) in (Union, UnionType):
             (annotation,) = (one for one in get_args(annotation) if one is not NoneType)
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         kind = str if choices else annotation
         if kind not in (str, int, bool):
             raise TypeError(f"a parameter {key} of type {annotation}")
         place = _PLACES[type(spec)]
-        return cls(key, spec.name or key, place, kind, choices, default, is_optional, spec)
+        return cls(key, spec.name or key, place, kind, choices, default, spec)
 
     @property
     def is_required(self) -> bool:

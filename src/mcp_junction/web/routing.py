@@ -95,7 +95,6 @@ def _make_decorator(method: str) -> Callable[..., Callable[[Handler], Operation]
         responses: Mapping[int, ResponseSpec] | None = None,
         summary: str = "",
         description: str = "",
-        tags: Sequence[str] = (),
         include_in_schema: bool = True,
     ) -> Callable[[Handler], Operation]:
         status = status_code or _USUAL.get(method, 200)
@@ -110,8 +109,7 @@ def _make_decorator(method: str) -> Callable[..., Callable[[Handler], Operation]
                 responses or {},
                 summary,
                 description,
-                tuple(tags),
-                include_in_schema,
+                include_in_schema=include_in_schema,
             )
 
         return make
