@@ -11,8 +11,10 @@ import pytest
 from mcp_junction.errors import RequestError
 from mcp_junction.web.application import WebApp
 from mcp_junction.web.messages import Request, Response, Stream
-from mcp_junction.web.parameters import HeaderParameter, PathParameter, QueryParameter
 from mcp_junction.web.routing import (
+    HeaderParameter,
+    PathParameter,
+    QueryParameter,
     ResponseSpec,
     Router,
     delete,

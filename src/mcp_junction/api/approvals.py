@@ -29,8 +29,7 @@ from mcp_junction.governance.approvals import Approvals
 from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
 from mcp_junction.store.approvals import ApprovalQuery, ApprovalRecord
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
 IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]

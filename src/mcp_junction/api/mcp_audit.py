@@ -35,8 +35,7 @@ from mcp_junction.errors import CursorError, RequestStateError
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.records import AuditQuery, AuditRow
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import QueryParameter
-from mcp_junction.web.routing import Router, get
+from mcp_junction.web.routing import QueryParameter, Router, get
 
 Agent = Annotated[
     str | None,

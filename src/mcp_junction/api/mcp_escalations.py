@@ -35,8 +35,7 @@ from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
 from mcp_junction.store.webhook_deliveries import DeliveryState
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 _MAX_NOTE: Final = 2_000
 EscalationId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
@@ -130,10 +129,9 @@ async def acknowledge_escalation(
 ) -> Escalation:
     given = await read_model(request, Acknowledgement, optional=True)
     escalations, who = _escalations(context), caller(request)
-    act = context.registry.audit.act(
+    async with context.registry.audit.act(
         who.id, who.role.value, "escalation.acknowledge", target=escalation_id[:100]
-    )
-    async with act:
+    ):
         try:
             record = await escalations.acknowledge(escalation_id, who.id, given.note)
         except NotFound:
@@ -233,8 +231,9 @@ async def show_webhook(context: Context) -> WebhookState:
 async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
     await read_model(request, Nothing, optional=True)
     webhook, who = _webhook(context), caller(request)
-    act = context.registry.audit.act(who.id, who.role.value, "webhook.retry", target=delivery_id)
-    async with act:
+    async with context.registry.audit.act(
+        who.id, who.role.value, "webhook.retry", target=delivery_id
+    ):
         try:
             await webhook.retry(delivery_id)
         except NotFound as error:

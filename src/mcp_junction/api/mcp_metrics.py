@@ -33,8 +33,7 @@ from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.telemetry.latencies import percentiles
 from mcp_junction.telemetry.tallies import Tally, ToolKey
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 RANGES: Final = {"15m": 900, "1h": 3_600, "24h": 86_400, "7d": 604_800}
 """The named ranges of time, in seconds."""
@@ -250,15 +249,14 @@ async def reset_circuit(
     tool = tool_path.removeprefix("/").removesuffix(_RESET)
     given = await read_model(request, CircuitReset, optional=True)
     circuits, server, who = _circuits(context), context.registry.find(server_id), caller(request)
-    act = context.registry.audit.act(
+    async with context.registry.audit.act(
         who.id,
         who.role.value,
         "circuit.reset",
         server_id=server.id,
         target=f"{server.name}.{tool}",
         detail={} if given.note is None else {"note": given.note},
-    )
-    async with act:
+    ):
         return _show_circuits(context, circuits.reset(server.id, tool))
 
 

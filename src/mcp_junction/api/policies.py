@@ -45,8 +45,7 @@ from mcp_junction.policy.principal import (
 )
 from mcp_junction.store.agents import AgentRecord
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, delete, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, post
 
 GrantId = Annotated[str, PathParameter(max_length=300, description="The id of a grant.")]
 AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]
@@ -97,14 +96,7 @@ async def list_grants(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Response[list[PolicyGrant]]:
-    agents = context.live_policy.agents if agent_id is None else [agent_id]
-    grants = [grant for agent in agents for grant in context.live_policy.of(agent).grants]
-    door = context.door_grants
-    if door is not None:
-        grants += door.all if agent_id is None else door.of(agent_id)
-    if context.has_owner() and agent_id in (None, OWNER_GRANT.agent_id):
-        grants.append(OWNER_GRANT)
-    return _show(request, context, grants, limit, cursor)
+    return _show(request, context, _find_grants(context, agent_id), agent_id, limit, cursor)
 
 
 @get(
@@ -123,15 +115,12 @@ async def list_agent_grants(
 ) -> Response[list[PolicyGrant]]:
     principal = caller(request)
     check_readable(principal, ref)
-    grants = list(context.live_policy.of(principal.grantee or ref).grants)
     if has_right(principal, Right.READ_POLICY):
-        grants += context.door_grants.of(ref) if context.door_grants is not None else []
-    else:  # the others may name what it sees no more
-        now = time.time()
-        grants = [grant for grant in grants if grant.is_live(now)]
-    if ref == OWNER_GRANT.agent_id and context.has_owner():
-        grants.append(OWNER_GRANT)
-    return _show(request, context, grants, limit, cursor)
+        grants = _find_grants(context, ref)
+    else:  # those that have ended may name what it sees no more
+        own, now = context.live_policy.of(principal.grantee or ref).grants, time.time()
+        grants = [grant for grant in own if grant.is_live(now)]
+    return _show(request, context, grants, ref, limit, cursor)
 
 
 @delete(
@@ -175,9 +164,27 @@ async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> N
         await context.policies.revoke_tokens(ref, caller(request))
 
 
+def _find_grants(context: Context, agent_id: str | None) -> list[Grant]:
+    """Find all grants, or those of one agent: stored ones and the door's."""
+    policy, door = context.live_policy, context.door_grants
+    agents = policy.agents if agent_id is None else [agent_id]
+    grants = [grant for agent in agents for grant in policy.of(agent).grants]
+    if door is not None:
+        grants += door.all if agent_id is None else door.of(agent_id)
+    return grants
+
+
 def _show(
-    request: AnyRequest, context: Context, grants: list[Grant], limit: int, cursor: str | None
+    request: AnyRequest,
+    context: Context,
+    grants: list[Grant],
+    agent_id: str | None,
+    limit: int,
+    cursor: str | None,
 ) -> Response[list[PolicyGrant]]:
+    """Show a page of the grants of all agents, or of one; the local owner's is among them."""
+    if context.has_owner() and agent_id in (None, OWNER_GRANT.agent_id):
+        grants.append(OWNER_GRANT)
     grants.sort(key=_by_agent)
     items, headers = page_as_array(request, grants, _by_agent, limit, cursor)
     names, now, policy = context.server_names, time.time(), context.live_policy

@@ -28,8 +28,7 @@ from mcp_junction.governance.governance import Governance
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.web.messages import Request
-from mcp_junction.web.parameters import HeaderParameter, PathParameter, QueryParameter
-from mcp_junction.web.routing import ResponseSpec
+from mcp_junction.web.routing import HeaderParameter, PathParameter, QueryParameter, ResponseSpec
 
 T = TypeVar("T")
 AnyRequest = Request

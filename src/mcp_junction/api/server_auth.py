@@ -33,8 +33,7 @@ from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.store.credentials import LoginRecord
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, delete, get, post, put
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, post, put
 
 AgentId = Annotated[str, Meta(min_length=1, max_length=200)]
 Agent = Annotated[
@@ -89,11 +88,10 @@ class ServerCredentials(msgspec.Struct):
     items: list[CredentialFacts]
 
 
-_OWN = needs(Right.CHANGE_SERVERS, or_only=Right.SIGN_IN_ITSELF)
 _NOT_INTERACTIVE = "nobody signs in to this server: it has another kind of auth, or none"
 
 
-def _own(body: type[Any]) -> dict[str, Any]:
+def _own(body: type[Any] | None = None) -> dict[str, Any]:
     return needs(Right.CHANGE_SERVERS, body, or_only=Right.SIGN_IN_ITSELF)
 
 
@@ -137,7 +135,7 @@ async def _login(request: AnyRequest, context: Context, ref: str, login_id: str)
 
 
 @get(
-    opt=_OWN,
+    opt=_own(),
     responses=error_responses("SERVER_NOT_FOUND"),
     summary="Show who is signed in to a server",
 )
@@ -180,7 +178,7 @@ async def begin_login(request: AnyRequest, context: Context, server_id: ServerRe
 
 @get(
     "/logins/{login_id:str}",
-    opt=_OWN,
+    opt=_own(),
     responses=error_responses("SERVER_NOT_FOUND"),
     summary="Show how a sign-in stands",
 )
@@ -249,7 +247,7 @@ async def set_key(
 
 
 @delete(
-    opt=_OWN,
+    opt=_own(),
     responses=error_responses("SERVER_NOT_FOUND", "NOT_INTERACTIVE"),
     summary="Sign out of a server",
     description="Its issuer is asked to revoke the tokens, too.",

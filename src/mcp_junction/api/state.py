@@ -21,8 +21,7 @@ from mcp_junction.api.routes import (
 from mcp_junction.redaction.settings import ShownSetting, show_settings
 from mcp_junction.registry.metrics import State
 from mcp_junction.web.messages import Stream
-from mcp_junction.web.parameters import HeaderParameter, QueryParameter
-from mcp_junction.web.routing import ResponseSpec, Router, get
+from mcp_junction.web.routing import HeaderParameter, QueryParameter, ResponseSpec, Router, get
 
 
 @get(

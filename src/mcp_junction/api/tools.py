@@ -40,8 +40,7 @@ from mcp_junction.policy.principal import has_right
 from mcp_junction.registry.inspection import changes_of
 from mcp_junction.store.records import ServerRecord, ToolRecord
 from mcp_junction.upstream.state import ServerState
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 WithSchemas = Annotated[bool, QueryParameter(description="Show each tool's `input_schema` too.")]
 WithAll = Annotated[
