@@ -126,7 +126,7 @@ class CredentialSource(ABC):
         self._failures = 0
         self._retry_at = 0.0
         self._renewing: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._changed = asyncio.Event()
 
     # -- the TokenSource of links
@@ -357,10 +357,13 @@ class CredentialSource(ABC):
             self.owner.note_state(self)
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something later; in place of when it was planned before."""
+        if (planned := self._timers.get(act)) is not None:
+            planned.cancel()
         loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(max(0.0, seconds), act))
+        self._timers[act] = loop.call_later(max(0.0, seconds), act)
 
     def _stop_timers(self) -> None:
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
