@@ -618,7 +618,9 @@ async def test_a_change_is_simulated_over_the_calls_that_were_made(closed):
 async def test_what_cannot_be_simulated_is_refused(closed):
     await simulate(closed, 400)
     await simulate(closed, 400, grant=asked("*"), revoke="x")
-    await simulate(closed, 404, revoke="none")
-    await simulate(closed, 404, grant=asked("*", server_id="none"))
+    no_grant = await simulate(closed, 404, revoke="none")
+    assert no_grant["error"]["type"] == "GrantNotFoundError"
+    no_server = await simulate(closed, 404, grant=asked("*", server_id="none"))
+    assert no_server["error"]["type"] == "ServerNotFoundError"
     await simulate(closed, 400, grant=asked("*", when="args.x =="))
     await simulate(closed, 403, role="agent", grant=asked("*"))

@@ -12,6 +12,7 @@ from mcp_junction.cli import skills as skills_command
 from mcp_junction.errors import UsageError
 from mcp_junction.skills.classifier import tool_text
 from mcp_junction.skills.embedder import WordVectors, mean, to_floats
+from mcp_junction.store.suggestions import SuggestionRecord
 
 SKILLS = "/api/v1/skills"
 MAIL = [
@@ -305,6 +306,25 @@ async def test_a_suggested_skill_is_shown_and_approved_or_rejected(served, toolb
     told = decided["status"], decided["skill_id"], decided["decided_by"]
     assert told == ("approved", skill, "the-admin")
     assert (await served.client().post(f"{path}/{one['id']}/reject")).status_code == 409
+
+
+async def test_suggestions_are_read_page_by_page(served):
+    made = [
+        SuggestionRecord(
+            f"s{number}", "Bees", "Keeps bees", [], created_at=1_700_000_000.25 + number
+        )
+        for number in range(3)
+    ]
+    await served.registry._context.store.suggestions.replace_pending(made)
+    shown, asked = [], {"limit": 2}
+    while True:
+        answer = await served.client().get(f"{SKILLS}/suggestions", params=asked)
+        assert answer.status_code == 200, answer.text
+        shown += [one["id"] for one in answer.json()["items"]]
+        if (cursor := answer.json()["next_cursor"]) is None:
+            break
+        asked["cursor"] = cursor
+    assert shown == ["s0", "s1", "s2"]
 
 
 async def test_no_skill_is_called_as_the_path_of_suggestions(served):

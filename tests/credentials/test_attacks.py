@@ -15,7 +15,7 @@ from mcp_junction.credentials.flow import OAuthFlow
 from mcp_junction.credentials.sign_ins import is_loopback_redirect
 from mcp_junction.credentials.source import AuthState
 from mcp_junction.errors import OAuthError
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.store import credentials as tables
@@ -160,7 +160,7 @@ async def test_redirects_of_many_ports_leave_only_so_many_clients(issuer, store,
         await world.settled()
         await world.sign_in()
         await world.connected()
-        logins = await world.credentials.logins()
+        logins = await world.logins()
         redirects = [f"http://127.0.0.1:{port}/cb" for port in range(1, 9)]
         for redirect in redirects:
             await logins.begin(world.source(), redirect)

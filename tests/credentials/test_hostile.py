@@ -9,7 +9,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.flow import OAuthFlow
 from mcp_junction.credentials.http import MAX_BODY, OAuthHttp, find_permissions
 from mcp_junction.errors import NotFound, OAuthError
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
 from mcp_junction.store import credentials as tables

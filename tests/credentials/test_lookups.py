@@ -7,11 +7,11 @@ import pytest
 from tests.credentials.world import entry, running, text_of
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.credentials import logins as sign_ins
+from mcp_junction.credentials import sign_ins
 from mcp_junction.credentials.flow import OAuthFlow
 from mcp_junction.credentials.source import AuthState
 from mcp_junction.errors import NotFound, OAuthError
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.protocol.versions import DENIED, SIGN_IN_NEEDED
 from mcp_junction.store.database import Query
 from mcp_junction.store.store import open_store

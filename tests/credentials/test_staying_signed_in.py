@@ -175,6 +175,21 @@ async def test_an_outage_of_the_issuer_keeps_the_tokens_and_is_named(
         assert issuer.count("authorize") == 1
 
 
+async def test_one_retry_is_planned_however_often_a_renewal_fails(issuer, store):
+    async with running(store, {"crm": entry(issuer)}) as world:
+        await world.settled()
+        await world.sign_in()
+        await world.connected()
+        source = world.source()
+        issuer.faults["/token"] = Fault(503)
+        await source.refresh_now()
+        assert source.state is AuthState.REFRESH_FAILING
+        planned = len(source._timers)
+        for _ in range(4):
+            await source.refresh_now()
+        assert len(source._timers) == planned
+
+
 async def test_an_issuer_that_rotates_nothing_keeps_its_refresh_token(issuer, store):
     issuer.rotates = False
     async with running(store, {"crm": entry(issuer)}) as world:

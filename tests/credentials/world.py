@@ -13,6 +13,7 @@ from mcp_junction.calls.carried import Carried
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.load import without_file
 from mcp_junction.credentials.credentials import Credentials
+from mcp_junction.credentials.sign_ins import SignIns
 from mcp_junction.credentials.subjects import SHARED
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import LOCAL_OWNER
@@ -73,8 +74,11 @@ class World:
         spelling = self.junction.spelling(EVERYTHING, principal)
         return StatelessClient(principal, EVERYTHING, spelling, {}, Raw(b"{}"))
 
+    async def logins(self):
+        return await SignIns(self.credentials, list).logins()
+
     async def begin(self, source):
-        logins = await self.credentials.logins()
+        logins = await self.logins()
         return logins, await logins.begin(source, CALLBACK)
 
     async def sign_in(self, source=None):

@@ -6,13 +6,14 @@ import json
 import pytest
 
 from mcp_junction.errors import OAuthError
-from mcp_junction.oauth.challenges import BearerChallenge, read_challenge
 from mcp_junction.oauth.discovery import (
+    BearerChallenge,
     IssuerMetadata,
     ResourceMetadata,
     check_code_flow,
     choose_issuer,
     issuer_metadata_urls,
+    read_challenge,
     read_issuer_metadata,
     read_resource_metadata,
     resource_metadata_urls,

@@ -10,10 +10,19 @@ import pytest
 
 from mcp_junction.errors import RequestError
 from mcp_junction.web.application import WebApp
-from mcp_junction.web.describing import describe_operations, path_format
 from mcp_junction.web.messages import Request, Response, Stream
-from mcp_junction.web.parameters import HeaderParameter, PathParameter, QueryParameter
-from mcp_junction.web.routing import ResponseSpec, Router, delete, get, post
+from mcp_junction.web.routing import (
+    HeaderParameter,
+    PathParameter,
+    QueryParameter,
+    ResponseSpec,
+    Router,
+    delete,
+    describe_operations,
+    get,
+    path_format,
+    post,
+)
 
 
 class Thing(msgspec.Struct):

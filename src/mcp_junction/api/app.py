@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from mcp_junction.api import (
-    agents,
     approvals,
     calls,
-    events,
-    invoke,
+    explaining,
     mcp_audit,
-    mcp_circuits,
     mcp_escalations,
     mcp_metrics,
     mcp_tools,
@@ -18,12 +15,9 @@ from mcp_junction.api import (
     registration,
     server_auth,
     servers,
-    settings,
-    simulating,
     skills,
-    suggestions,
+    state,
     tools,
-    webhooks,
 )
 from mcp_junction.api.context import ApiContext
 from mcp_junction.api.errors import to_answer
@@ -37,28 +31,19 @@ from mcp_junction.web.routing import Operation
 
 ROUTERS = (
     servers.ROUTES,
-    servers.CONTROL_ROUTES,
     server_auth.ROUTES,
     tools.ROUTES,
     calls.ROUTES,
-    tools.SEARCH_ROUTES,
     mcp_tools.ROUTES,
     registration.ROUTES,
     mcp_audit.ROUTES,
-    invoke.ROUTES,
     policies.ROUTES,
-    agents.ROUTES,
+    explaining.ROUTES,
     approvals.ROUTES,
-    simulating.ROUTES,
-    webhooks.ROUTES,
-    mcp_circuits.ROUTES,
     mcp_escalations.ROUTES,
     mcp_metrics.ROUTES,
     skills.ROUTES,
-    suggestions.ROUTES,
-    events.ROUTES,
-    servers.STATE_ROUTES,
-    settings.ROUTES,
+    state.ROUTES,
 )
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from mcp_junction.api.errors import errors_of
 from mcp_junction.api.models import format_time
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
@@ -21,19 +20,16 @@ from mcp_junction.api.routes import (
     Limit,
     caller,
     decode_time_cursor,
-    encode_time_cursor,
-    link_next,
+    find_governed,
     mcp_error_responses,
+    page_by_time,
     read_model,
-    route_options,
 )
-from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.approvals import Approvals
 from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
 from mcp_junction.store.approvals import ApprovalQuery, ApprovalRecord
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
 IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]
@@ -74,14 +70,6 @@ class Approval(msgspec.Struct):
     ] = UNSET
 
 
-@contextmanager
-def _as_approval_errors() -> Iterator[None]:
-    try:
-        yield
-    except NotFound as error:
-        raise RequestError("APPROVAL_NOT_FOUND", str(error)) from None
-
-
 @get(
     "/",
     opt=needs(Right.READ_POLICY),
@@ -98,10 +86,8 @@ async def list_approvals(
 ) -> Response[list[Approval]]:
     asked = ApprovalQuery(time.time(), pending, decode_time_cursor(cursor), limit + 1)
     found = await _approvals(context).table.read(asked)
-    last = found[limit - 1] if len(found) > limit else None
-    more = None if last is None else encode_time_cursor(last.requested_at, last.id)
-    shown = [_show(context, record) for record in found[:limit]]
-    return Response(shown, headers=link_next(request, more))
+    items, headers = page_by_time(request, found, limit, lambda one: (one.requested_at, one.id))
+    return Response([_show(context, record) for record in items], headers=headers)
 
 
 @get(
@@ -111,14 +97,14 @@ async def list_approvals(
     summary="Show a call that people were asked about",
 )
 async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
-    with _as_approval_errors():
+    with errors_of("APPROVAL"):
         return _show(context, await _approvals(context).table.find(approval_id))
 
 
 @post(
     "/{approval_id:str}/reveal",
     status_code=200,
-    opt=route_options(Right.CHANGE_POLICY, Nothing),
+    opt=needs(Right.CHANGE_POLICY, Nothing),
     responses=mcp_error_responses("APPROVAL_NOT_FOUND", has_body=True),
     summary="Show the arguments of such a call as they are",
     description="With any secrets in them. This is an act of its own in the audit.",
@@ -127,7 +113,7 @@ async def reveal_approval(
     request: AnyRequest, context: Context, approval_id: ApprovalId
 ) -> Approval:
     await read_model(request, Nothing, optional=True)
-    with _as_approval_errors():
+    with errors_of("APPROVAL"):
         record, arguments = await _approvals(context).reveal(approval_id, caller(request))
     shown = _show(context, record)
     shown.arguments = msgspec.json.decode(arguments) if arguments else None
@@ -137,7 +123,7 @@ async def reveal_approval(
 @post(
     "/{approval_id:str}/approve",
     status_code=200,
-    opt=route_options(Right.CHANGE_POLICY, ApprovalDecision),
+    opt=needs(Right.CHANGE_POLICY, ApprovalDecision),
     responses=mcp_error_responses("APPROVAL_NOT_FOUND", "APPROVAL_DECIDED", has_body=True),
     summary="Approve a call",
     description="The same call passes once, until the request expires. Nobody decides about a call"
@@ -150,7 +136,7 @@ async def approve_call(request: AnyRequest, context: Context, approval_id: Appro
 @post(
     "/{approval_id:str}/deny",
     status_code=200,
-    opt=route_options(Right.CHANGE_POLICY, ApprovalDecision),
+    opt=needs(Right.CHANGE_POLICY, ApprovalDecision),
     responses=mcp_error_responses("APPROVAL_NOT_FOUND", "APPROVAL_DECIDED", has_body=True),
     summary="Deny a call",
     description="The same call is refused until the request expires.",
@@ -163,16 +149,14 @@ async def _decide(
     request: AnyRequest, context: Context, approval_id: str, approve: bool
 ) -> Approval:
     given = await read_model(request, ApprovalDecision, optional=True)
-    with _as_approval_errors():
+    with errors_of("APPROVAL"):
         approvals, who = _approvals(context), caller(request)
         return _show(context, await approvals.decide(approval_id, approve, who, given.note))
 
 
 def _approvals(context: Context) -> Approvals:
-    governance = context.junction.governance
-    if governance is None or governance.approvals is None:
-        raise RequestError("NOT_FOUND", "calls are not governed here, so nobody is asked")
-    return governance.approvals
+    otherwise = "calls are not governed here, so nobody is asked"
+    return find_governed(context, lambda governance: governance.approvals, otherwise)
 
 
 def _show(context: Context, record: ApprovalRecord) -> Approval:

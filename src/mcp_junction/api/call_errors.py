@@ -1,11 +1,12 @@
-"""CallErrors: the error answers of ``POST /api/v1/tools/call`` for calls without a result.
+"""CallErrors: the error answers of ``tools/call`` and ``invoke`` for calls without a result.
 
-What a caller may not see is unknown to it, here too. Those of ``invoke`` are in ``invocations.py``.
+What a caller may not see is unknown to it, here too.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from typing import Any, Final
 
 import msgspec
@@ -14,9 +15,14 @@ from msgspec import Raw
 from mcp_junction.api.models import reachable_status
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
+from mcp_junction.calls.judged_call import JudgedCall
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.errors import JunctionError, NotFound, RequestError
+from mcp_junction.policy.acting import ROLE
+from mcp_junction.policy.decision import CallTarget, PolicyDecision
+from mcp_junction.policy.principal import Role
+from mcp_junction.policy.risk import assess
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import (
     APPROVAL_NEEDED,
@@ -31,6 +37,7 @@ from mcp_junction.protocol.versions import (
     SERVER_UNAVAILABLE,
     SIGN_IN_NEEDED,
 )
+from mcp_junction.registry.known_tools import KnownTool
 from mcp_junction.registry.registry import Registry
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
@@ -53,6 +60,9 @@ _STATUS_CODES: Final[dict[Any, str]] = {404: "SESSION_NOT_FOUND", 429: "RATE_LIM
 _APPROVAL: Final = ("approval_id", "expires_at", "how", "url")
 _TOLD: Final = ("errors", "retry_after_ms", "limit", "sign_in", *_APPROVAL)
 """Members of an error's data that the context repeats."""
+_TOLD_BY_INVOKE: Final = ("errors", *_APPROVAL)
+_UNRESOLVED: Final = (INVALID_PARAMS, SERVER_UNAVAILABLE)
+_UNREACHABLE: Final = ("SERVER_CONNECTION_FAILED", "SESSION_NOT_FOUND")
 _QUOTED: Final = 200
 REVOKED: Final = "the key was revoked"
 
@@ -76,16 +86,14 @@ class CallErrors:
             record = self._registry.find(server)
         except NotFound:
             return None
-        return record if self._has_server(scope, record.name) else None
-
-    def _has_server(self, scope: Scope, key: str) -> bool:
-        return self._junction.snapshot.catalog.has_server(scope, key)
+        exists = self._junction.snapshot.catalog.has_server(scope, record.name)
+        return record if exists else None
 
     async def make(self, call: Call, outcome: Outcome, name: str) -> JunctionError:
         """Make the error for a call without a result."""
         if call.denial == REVOKED:
             return RequestError("UNAUTHENTICATED", REVOKED)
-        facts, address = read_error_data(outcome), call.address
+        facts, address = _read_error_data(outcome), call.address
         server = address.server if call.route is None else call.route.pair.server
         record = self.find_server(server or facts.get("server", ""), call.caller.scope)
         if call.route is None and outcome.code == INVALID_PARAMS and name == address.name:
@@ -149,13 +157,13 @@ class CallErrors:
         if delivery is None and outcome.kind is OutcomeKind.ERROR:
             return _server_error(record, outcome)
         told = delivery.value if delivery is not None else None
-        code = find_error_code(outcome)
+        code = _find_error_code(outcome)
         if code == "SERVER_UNAVAILABLE":
             return self._unreachable_error(record, outcome.message, told)
-        data = read_error_data(outcome)
+        data = _read_error_data(outcome)
         context = {"server": _describe_server(record), "delivery": told}
         context |= {name: data[name] for name in _TOLD if name in data}
-        return RequestError(code, outcome.message, context, wait_header(data))
+        return RequestError(code, outcome.message, context, _wait_header(data))
 
     def _unreachable_error(
         self, record: ServerRecord, words: str, delivery: str | None
@@ -171,12 +179,78 @@ class CallErrors:
         }.get(ServerState(record.status), "SERVER_UNAVAILABLE")
         return RequestError(code, words, {"server": _describe_server(record), "delivery": delivery})
 
+    # -- invoke
 
-def find_error_code(outcome: Outcome) -> str:
+    def make_for_invoke(self, call: Call, outcome: Outcome, name: str, server: str) -> RequestError:
+        """Make the error for a call without a result of a tool, by what ``invoke`` names it."""
+        if call.denial == REVOKED:
+            return RequestError("UNAUTHENTICATED", REVOKED)
+        is_unresolved = call.route is None and call.ended_by is None and call.denial is None
+        if is_unresolved and outcome.code in _UNRESOLVED:
+            return self._explain_unresolved(call, outcome, name, server)
+        if outcome.delivery is None and outcome.kind is OutcomeKind.ERROR:
+            return RequestError("EXECUTION_FAILED", outcome.message)  # the server's own error
+        told = _read_error_data(outcome)
+        if outcome.code == DENIED and call.decision is not None:
+            return _denied_error(call.decision, outcome.message)
+        code = _find_error_code(outcome)
+        if code == "INTERNAL_ERROR":
+            code = "EXECUTION_FAILED"
+        elif code in _UNREACHABLE:
+            code = "SERVER_UNAVAILABLE"
+        context: dict[str, object] = {key: told[key] for key in _TOLD_BY_INVOKE if key in told}
+        return RequestError(code, outcome.message, context, _wait_header(told))
+
+    def _explain_unresolved(
+        self, call: Call, outcome: Outcome, name: str, server: str
+    ) -> RequestError:
+        """Say why a tool is not in the caller's list: unknown, forbidden, disabled or away.
+
+        An agent's unknown and forbidden tools answer the same; whoever acts for an agent is told
+        which of them it was. Authorization comes before a disabled tool and a server that is away.
+        """
+        hides = call.caller.principal.role is Role.AGENT
+        unknown = _unknown_error(name, server, hides)
+        record = self.find_server(server)
+        tool = None if record is None else self._registry.tools.known.find(record.id, name)
+        if record is None or (tool is None and not hides):
+            return unknown
+        decision = self._decide(call, record, tool, name)
+        if decision is not None and not decision.allowed:
+            is_hidden = hides and not decision.is_visible
+            return unknown if is_hidden else _denied_error(decision, decision.reason)
+        if tool is None:
+            return unknown
+        if tool.reason is not None:
+            words = f"the tool is disabled ({tool.reason.value}); see GET /api/v1/mcp/tools"
+            return RequestError("TOOL_DISABLED", words)
+        is_away = outcome.code == SERVER_UNAVAILABLE
+        why = outcome.message if is_away else f"server {record.name!r} does not serve its tools now"
+        return RequestError("SERVER_UNAVAILABLE", why)
+
+    def _decide(
+        self, call: Call, record: ServerRecord, tool: KnownTool | None, name: str
+    ) -> PolicyDecision | None:
+        governance, carried = self._junction.governance, call.carried
+        if governance is None:
+            return None
+        risk = tool.state.risk if tool is not None else assess(name)
+        return governance.policy.decide(
+            call.caller.principal,
+            carried.agent_id,
+            CallTarget(record.id, name, TOOLS.name, risk, server=record.name),
+            time.time(),
+            presented=carried.token,
+            has_idempotency_key=carried.idempotency_key is not None,
+            call=JudgedCall(call),
+        )
+
+
+def _find_error_code(outcome: Outcome) -> str:
     """Choose the code for a failure."""
     if outcome.kind is OutcomeKind.CANCELLED:
         return "TIMEOUT"
-    told = read_error_data(outcome)
+    told = _read_error_data(outcome)
     found = _STATUS_CODES.get(told.get("http_status"))
     if found is not None and outcome.delivery is Delivery.NOT_SENT:
         return found
@@ -190,7 +264,7 @@ def find_error_code(outcome: Outcome) -> str:
     return code
 
 
-def read_error_data(outcome: Outcome) -> dict[str, Any]:
+def _read_error_data(outcome: Outcome) -> dict[str, Any]:
     """Read the data of an error object of ours."""
     try:
         return msgspec.json.decode(outcome.payload, type=_ErrorObject).data
@@ -202,7 +276,7 @@ def _describe_server(record: ServerRecord) -> dict[str, Any]:
     return {"id": record.id, "name": record.name, "status": reachable_status(record)}
 
 
-def wait_header(told: dict[str, Any]) -> dict[str, str]:
+def _wait_header(told: dict[str, Any]) -> dict[str, str]:
     """Make the header that says how long to wait, if an error's data does."""
     wait = told.get("retry_after_ms")
     return {"retry-after": str(math.ceil(wait / 1000))} if isinstance(wait, int) else {}
@@ -227,6 +301,17 @@ def _server_error(record: ServerRecord, outcome: Outcome) -> RequestError:
 
 def _own_tool_error(outcome: Outcome) -> RequestError:
     """Make the error for a call of Junction's own tools that reached no server."""
-    code = "TOOL_NOT_FOUND" if outcome.code == INVALID_PARAMS else find_error_code(outcome)
+    code = "TOOL_NOT_FOUND" if outcome.code == INVALID_PARAMS else _find_error_code(outcome)
     told = outcome.delivery.value if outcome.delivery is not None else None
     return RequestError(code, outcome.message, {"delivery": told})
+
+
+def _unknown_error(name: str, server: str, hides: bool) -> RequestError:
+    words = f"there is no tool {name[:_QUOTED]!r} at server {server[:_QUOTED]!r}"
+    if hides:
+        return RequestError("DENIED", f"{words} that this agent may call")
+    return RequestError("TOOL_NOT_FOUND", f"{words}; see GET /api/v1/mcp/tools")
+
+
+def _denied_error(decision: PolicyDecision, words: str) -> RequestError:
+    return RequestError("FORBIDDEN" if decision.rule == ROLE else "DENIED", words)

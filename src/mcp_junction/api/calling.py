@@ -1,7 +1,7 @@
 """RestCalls: runs tool calls of REST clients through the same pipeline as those of MCP clients.
 
 Each principal has one session here, without a channel to the client: a server that asks the client
-something gets an error. The answers to failed calls: ``call_errors.py`` and ``invocations.py``.
+something gets an error. The answers to failed calls: ``call_errors.py``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from mcp_junction.protocol.names import Pair, name_prefixes
 from mcp_junction.protocol.versions import DENIED, LATEST_HANDSHAKE
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
-from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
+from mcp_junction.upstream.outcome import Delivery, Outcome
 
 _CONNECT_WAIT: Final = 10.0
 """Seconds that a call waits for a server whose first connection is being made."""
@@ -53,17 +52,6 @@ class RestOutcome(NamedTuple):
     outcome: Outcome
     began: float
     ended: float
-
-
-class RestReply(NamedTuple):
-    """The result of a call, the server that answered (None is Junction itself), the seconds before
-    and after it was sent, and its correlation id."""
-
-    payload: bytes
-    server: ServerRecord | None
-    routing: float
-    execution: float
-    correlation_id: str
 
 
 class RestCalls:
@@ -97,16 +85,6 @@ class RestCalls:
                 call.drop(reason)
         for principal in [one for one in self._sessions if not is_allowed(one)]:
             self._junction.relay.end_session(self._sessions.pop(principal))
-
-    async def __call__(self, request: RestRequest) -> RestReply:
-        """Call a tool; raise the error for a call that has no result."""
-        call, outcome, began, ended = await self.run(request)
-        if outcome.kind is not OutcomeKind.RESULT:
-            raise await self.errors.make(call, outcome, request.name)
-        sent = call.sent_at or ended
-        reached = None if call.route is None else self.errors.find_server(call.route.pair.server)
-        payload, took = bytes(outcome.payload), ended - sent
-        return RestReply(payload, reached, sent - began, took, call.correlation_id)
 
     async def run(self, request: RestRequest) -> RestOutcome:
         """Make a call, and wait for its end."""

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from mcp_junction.api.calling import RestCalls
 from mcp_junction.api.event_streams import EventStreams
 from mcp_junction.api.front import App, RestFront
-from mcp_junction.api.invocations import InvocationErrors
 from mcp_junction.api.rest_search import RestSearch
 from mcp_junction.app import Junction
 from mcp_junction.config.settings import OFF
@@ -51,16 +50,18 @@ class ApiContext:
         self.junction = junction
         self.credentials = credentials or Credentials(no_tables, junction.settings.name)
         if keys.tokens is not None:
-            keys.tokens.on_changed = self.credentials.exchange(keys.tokens)
+            self.credentials.subject_tokens = keys.tokens
+            keys.tokens.on_changed = self.credentials.follow_subject_tokens
+        servers = junction.servers
+        self.sign_ins = SignIns(
+            self.credentials, lambda: [one.definition for one in servers.values()]
+        )
         self.registry = registry
         self.registrar = ServerRegistrar(registry)
         self.store = store
         self.denials = registry.audit.denials
         self.searching = RestSearch(junction, registry)
-        self._tool_search = junction.tool_search
-        self._classifies = junction.settings.classifier != OFF
         self.calling = RestCalls(junction, registry, keys.is_in_force)
-        self.invocation_errors = InvocationErrors(junction, registry, self.calling.errors)
         self._tasks = TaskScope("REST")
         self.streams = EventStreams(
             bus, store.events, self._tasks, keys.is_in_force, junction.quotas
@@ -104,7 +105,6 @@ class ApiContext:
 
     def make_pages(self, host: HttpHost) -> App | None:
         """Make the pages on which people sign in to servers and decide about calls."""
-        servers, name = self.junction.servers, self.junction.settings.name
         if self._signer is None:
             return None
         credentials, keys = self.credentials, self._keys
@@ -116,8 +116,7 @@ class ApiContext:
             self.denials.add,
             "" if keys.tokens is None else keys.tokens.door.issuer,
         )
-        sign_ins = SignIns(credentials, lambda: [one.definition for one in servers.values()])
-        sign_in_pages = SignInPages(sign_ins, sessions, name)
+        sign_in_pages = SignInPages(self.sign_ins, sessions, self.junction.settings.name)
         approvals = self._approvals
         if approvals is None:
             return sign_in_pages
@@ -183,17 +182,17 @@ class ApiContext:
 
     async def load(self) -> None:
         """Load the REST routes. Call it before the service listens: loading holds up calls."""
-        self._tool_search.begin()
+        self.junction.tool_search.begin()
         await self.front.load()
 
     async def wait_until_indexed(self) -> None:
         """Wait until the tools of the servers are stored and indexed for search."""
         await self.registry.wait_until_stored()
-        await self._tool_search.begin().wait_until_current()
+        await self.junction.tool_search.begin().wait_until_current()
 
     def open(self) -> None:
         """Begin to classify what is found."""
-        if self._classifies:
+        if self.junction.settings.classifier != OFF:
             self.registry.skills.classifier.begin()
 
     def drain(self) -> None:

@@ -194,14 +194,14 @@ def _describe(error: Exception) -> RequestError:
 
 
 @contextmanager
-def as_skill_errors() -> Iterator[None]:
-    """Turn NotFound and AlreadyExists into the errors of skills."""
+def errors_of(resource: str) -> Iterator[None]:
+    """Turn NotFound and AlreadyExists into the errors of a resource, as ``SKILL``."""
     try:
         yield
     except errors.NotFound as error:
-        raise RequestError("SKILL_NOT_FOUND", str(error)) from None
+        raise RequestError(f"{resource}_NOT_FOUND", str(error)) from None
     except errors.AlreadyExists as error:
-        raise RequestError("SKILL_ALREADY_EXISTS", str(error)) from None
+        raise RequestError(f"{resource}_ALREADY_EXISTS", str(error)) from None
 
 
 def validation_error(problems: Sequence[Problem]) -> RequestError:

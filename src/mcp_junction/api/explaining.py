@@ -1,22 +1,37 @@
-"""Explains what would be decided about a call, for ``POST /api/v1/mcp/explain``."""
+"""Routes ``/api/v1/mcp/explain`` and ``/policies/simulate``: what would be decided, and why.
+
+Nothing is called or changed. Grants themselves are in ``policies.py``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
-from mcp_junction.api.context import ApiContext
+from mcp_junction.api.policies import check_readable
 from mcp_junction.api.policy_models import (
     ConditionExplained,
     ConditionPart,
     DecisionExplained,
     ExplainRequest,
+    GrantRequest,
 )
+from mcp_junction.api.rights import Right, needs
+from mcp_junction.api.routes import (
+    AnyRequest,
+    Context,
+    caller,
+    mcp_error_responses,
+    read_model,
+)
+from mcp_junction.calls.methods import KIND_OF
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.errors import ArgumentsError, NotFound, RequestError
 from mcp_junction.governance.schemas import SchemaCache
@@ -24,14 +39,33 @@ from mcp_junction.policy.arguments import Arguments, pick, read_arguments
 from mcp_junction.policy.cel_syntax import find_reads, parse_condition
 from mcp_junction.policy.decision import NO_GRANT, CallTarget
 from mcp_junction.policy.explanation import ExplainedCondition
+from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.policy.risk import assess
+from mcp_junction.policy.risk import NO_RISK, assess
+from mcp_junction.policy.simulation import PastCalls, simulate
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.known_tools import KnownTool
+from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.web.routing import Router, post
 
 
-async def explain_call(
-    context: ApiContext, principal: Principal, asked: ExplainRequest
+@post(
+    "/explain",
+    status_code=200,
+    opt=needs(Right.READ_OWN_POLICY, ExplainRequest),
+    responses=mcp_error_responses("SERVER_NOT_FOUND", "TOOL_NOT_FOUND", has_body=True),
+    summary="Explain whether a call would pass",
+    description="Nothing is called, spent or counted. An agent may ask about itself; what it may"
+    " not call is explained like what does not exist.",
+)
+async def explain(request: AnyRequest, context: Context) -> DecisionExplained:
+    asked = await read_model(request, ExplainRequest)
+    check_readable(caller(request), asked.agent_id)
+    return await _explain_call(context, caller(request), asked)
+
+
+async def _explain_call(
+    context: Context, principal: Principal, asked: ExplainRequest
 ) -> DecisionExplained:
     """Explain a call. Raises NotFound and RequestError for what is not there.
 
@@ -101,7 +135,7 @@ def _explain_condition(one: ExplainedCondition, params: dict[str, Any]) -> Condi
     return ConditionExplained(one.grant_id, one.when, one.is_met, parts, reads)
 
 
-def _find_tool(context: ApiContext, asked: ExplainRequest, is_agent: bool) -> KnownTool | None:
+def _find_tool(context: Context, asked: ExplainRequest, is_agent: bool) -> KnownTool | None:
     try:
         context.registry.find(asked.server_id)
     except NotFound:
@@ -128,3 +162,135 @@ def _check_params(tool: KnownTool, params: dict[str, Any]) -> list[str]:
     return [
         f"the arguments fit the schema; at {one.path or '/'}: {one.message}" for one in problems
     ]
+
+
+# -- what a change of grants would have done
+
+MAX_CALLS: Final = 10_000
+
+
+class SimulationRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A change of one agent's grants: one that is given, or one that is revoked."""
+
+    grant: GrantRequest | None = None
+    revoke: Annotated[str, Meta(max_length=300)] | None = None
+    last: Annotated[
+        int, Meta(ge=1, le=MAX_CALLS, description="Over so many calls of the agent.")
+    ] = 1_000
+
+
+class SimulatedCalls(msgspec.Struct):
+    """Calls of one tool that the change would have decided otherwise."""
+
+    server_id: Annotated[str, Meta(description="The server's name.", examples=["files"])]
+    tool_name: Annotated[str, Meta(examples=["read_file"])]
+    kind: Annotated[str, Meta(examples=["tools"])]
+    before: Annotated[str, Meta(description="allow, deny or depends.", examples=["deny"])]
+    after: Annotated[
+        str,
+        Meta(description="`depends`: on what a condition reads of the call.", examples=["allow"]),
+    ]
+    calls: int
+
+
+class SimulationResult(msgspec.Struct):
+    """What a change would have done to the last calls of an agent."""
+
+    agent_id: str
+    calls: Annotated[int, Meta(description="Calls that were looked at.")]
+    unchanged: int
+    newly_allowed: int
+    newly_denied: int
+    depends: Annotated[int, Meta(description="Calls that a condition would decide about.")]
+    changes: list[SimulatedCalls]
+
+
+@post(
+    "/policies/simulate",
+    status_code=200,
+    opt=needs(Right.CHANGE_POLICY, SimulationRequest),
+    responses=mcp_error_responses("SERVER_NOT_FOUND", "GRANT_NOT_FOUND", has_body=True),
+    summary="Show what a change of grants would have done",
+    description="Over the last calls of the agent, as the audit has them. Nothing is changed. The"
+    " audit keeps no arguments: what a condition would decide depends. Tokens and approvals are"
+    " taken as given.",
+)
+async def simulate_change(request: AnyRequest, context: Context) -> SimulationResult:
+    asked = await read_model(request, SimulationRequest)
+    if (asked.grant is None) is (asked.revoke is None):
+        raise RequestError("VALIDATION_ERROR", "give either grant or revoke")
+    before, after = await _make_sets(context, asked, request)
+    query = AuditQuery(agent=before.agent_id, limit=asked.last)
+    rows = await context.store.audit.rows(query)
+    counted = await asyncio.to_thread(_count_calls, rows)
+    found = simulate(before, after, _read_calls(context, counted), time.time())
+    changed = [
+        SimulatedCalls(
+            one.target.server, one.target.name, one.target.kind, one.before, one.after, one.times
+        )
+        for one in found.changes
+    ]
+    return SimulationResult(
+        before.agent_id,
+        found.calls,
+        found.unchanged,
+        sum(one.calls for one in changed if one.after == "allow"),
+        sum(one.calls for one in changed if one.after == "deny"),
+        sum(one.calls for one in changed if one.after == "depends"),
+        changed,
+    )
+
+
+async def _make_sets(
+    context: Context, asked: SimulationRequest, request: AnyRequest
+) -> tuple[GrantSet, GrantSet]:
+    """Make the grants of the agent as they are, and as they would be."""
+    policies, live = context.policies, context.live_policy
+    if asked.grant is not None:
+        wanted = await policies.prepare(asked.grant.to_grant(policies.token_ttl), caller(request))
+        before = live.of(wanted.agent_id)
+        kept = [grant for grant in before.grants if grant.key != wanted.key]
+        return before, live.make_set(wanted.agent_id, [*kept, wanted])
+    every = (grant for agent in live.agents for grant in live.of(agent).grants)
+    gone = next((grant for grant in every if grant.id == asked.revoke), None)
+    if gone is None:
+        raise RequestError("GRANT_NOT_FOUND", f"there is no grant {asked.revoke!r}")
+    before = live.of(gone.agent_id)
+    kept = [grant for grant in before.grants if grant.id != gone.id]
+    return before, live.make_set(gone.agent_id, kept)
+
+
+def _count_calls(rows: list[AuditRow]) -> Counter[tuple[str, str, str]]:
+    """Count the calls of rows by kind, server and name; intents count with their outcomes."""
+    times: Counter[tuple[str, str, str]] = Counter()
+    for row in rows:
+        kind = KIND_OF.get(row.action)
+        if row.kind == "intent" or kind is None or row.server_id is None or row.tool_name is None:
+            continue
+        times[kind.capability, row.server_id, row.tool_name] += _count(row)
+    return times
+
+
+def _read_calls(context: Context, counted: Counter[tuple[str, str, str]]) -> Iterator[PastCalls]:
+    """Make calls of what was counted."""
+    known, names = context.registry.tools.known, context.server_names
+    for (kind, server_id, name), times in counted.items():
+        tool = known.find(server_id, name) if kind == "tools" else None
+        target = CallTarget(
+            server_id,
+            name,
+            kind,
+            NO_RISK if tool is None else tool.state.risk,
+            server=names.get(server_id, server_id),
+            annotations=None if tool is None else tool.item.members.get("annotations"),
+        )
+        yield PastCalls(target, times)
+
+
+def _count(row: AuditRow) -> int:
+    detail: Any = {} if row.detail is None else msgspec.json.decode(row.detail)
+    count = detail.get("count", 1) if isinstance(detail, dict) else 1
+    return count if isinstance(count, int) else 1
+
+
+ROUTES = Router("/api/v1/mcp", route_handlers=[explain, simulate_change], tags=["policies"])

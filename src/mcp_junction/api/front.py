@@ -143,18 +143,15 @@ class RestFront:
     async def _identify(self, headers: list[tuple[bytes, bytes]], path: str) -> Principal | None:
         """Return the principal of a request's key or token; None without either."""
         given = [value for name, value in headers if name == b"authorization"]
+        if not given:
+            return None
         principal = self._keys.principal(given[0]) if len(given) == 1 else None
-        if principal is None and given:
-            if self._keys.is_blind:
-                words = "keys cannot be checked now: the store is away"
-                raise RequestError("STORE_UNAVAILABLE", words)
-            principal = await self._verify(given, path)
-        return principal
-
-    async def _verify(self, given: list[bytes], path: str) -> Principal:
-        """Verify an access token, or a key that was just made. Raises RequestError."""
+        if principal is None and self._keys.is_blind:
+            words = "keys cannot be checked now: the store is away"
+            raise RequestError("STORE_UNAVAILABLE", words)
         try:
-            principal = await self._verify_one(given[0]) if len(given) == 1 else None
+            if principal is None and len(given) == 1:
+                principal = await self._verify(given[0])
         except TokenRefused as refused:
             raise self._unauthenticated(path, refused) from None
         except IssuerUnavailable as error:
@@ -164,7 +161,8 @@ class RestFront:
             raise self._unauthenticated(path)
         return principal
 
-    async def _verify_one(self, authorization: bytes) -> Principal | None:
+    async def _verify(self, authorization: bytes) -> Principal | None:
+        """Verify an access token, or a key that was just made."""
         found = await self._keys.find_new(authorization, self._refresh)
         return await self._keys.verify(authorization) if found is None else found
 

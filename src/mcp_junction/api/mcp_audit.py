@@ -23,6 +23,7 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
     caller,
     link_next,
     mcp_error_responses,
@@ -34,15 +35,11 @@ from mcp_junction.errors import CursorError, RequestStateError
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.records import AuditQuery, AuditRow
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import QueryParameter
-from mcp_junction.web.routing import Router, get
+from mcp_junction.web.routing import QueryParameter, Router, get
 
 Agent = Annotated[
     str | None,
     QueryParameter(max_length=255, description="Only what was done in the name of this agent."),
-]
-OfServer = Annotated[
-    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
 ]
 OfTool = Annotated[
     str | None,
@@ -122,7 +119,7 @@ async def list_audit_entries(
     cursor: Cursor = None,
 ) -> Response[list[AuditEntry]]:
     principal = caller(request)
-    names = {record.id: record.name for record in context.registry.all()}
+    names = context.server_names
     reads_all = has_right(principal, Right.READ_AUDIT)
     seal, unseal = (_as_it_is, _as_it_is) if reads_all else _sealed_for(context, principal)
     beginning = parse_time("since", since)
@@ -142,7 +139,7 @@ async def list_audit_entries(
         before=None if cursor is None else _parse_cursor(unseal(cursor)),
     )
     found = await context.store.audit.find(asked)
-    following = None if found.before is None else seal(write_cursor(_spell(found.before)))
+    following = None if found.before is None else seal(write_cursor(found.before))
     shown = [audit_entry(row, names, reads_all=reads_all) for row in found.rows]
     return Response(shown, headers=link_next(request, following))
 
@@ -191,16 +188,19 @@ def _sealed_for(
 
 
 def parse_time(name: str, text: str | None) -> float | None:
-    """Read a time of a query: RFC 3339, or seconds since 1970."""
+    """Read a time of a query: RFC 3339, or seconds since 1970. Refuses one that has no date."""
     if text is None:
         return None
     try:
         if text.replace(".", "", 1).isdecimal() and text.isascii():
-            return float(text)
-        at = datetime.fromisoformat(text)
-    except ValueError:
+            seconds = float(text)
+        else:
+            at = datetime.fromisoformat(text)
+            seconds = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+        datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
         raise field_error(name, "must be a time like 2027-01-31T12:00:00Z") from None
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    return seconds
 
 
 def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
@@ -210,13 +210,9 @@ def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
     return next((server for server, name in names.items() if name == ref), ref)
 
 
-def _spell(before: tuple[float, str, int]) -> tuple[str, str, int]:
-    return repr(before[0]), before[1], before[2]
-
-
 def _parse_cursor(cursor: str) -> tuple[float, str, int]:
     match read_cursor(cursor):
-        case (str(at), str(writer), int(seq)):
+        case (at, str(writer), int(seq)):
             try:
                 return float(at), writer, seq
             except ValueError:

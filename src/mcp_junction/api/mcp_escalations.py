@@ -1,4 +1,8 @@
-"""Routes ``/api/v1/mcp/escalations``: calls that failed although all was tried."""
+"""Routes ``/api/v1/mcp/escalations`` and ``/webhook``: what operators are told of.
+
+Escalations are calls that failed although all was tried; the webhook is told of them, and of other
+events.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.mcp_tools import OfServer
 from mcp_junction.api.models import format_time
+from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     DEFAULT_LIMIT,
@@ -16,21 +20,22 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
     caller,
     decode_time_cursor,
-    encode_time_cursor,
-    link_next,
+    find_governed,
     mcp_error_responses,
+    page_by_time,
     read_model,
-    route_options,
 )
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.escalations import Escalations
+from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
+from mcp_junction.store.webhook_deliveries import DeliveryState
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 _MAX_NOTE: Final = 2_000
 EscalationId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
@@ -74,6 +79,7 @@ class Acknowledgement(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @get(
+    "/escalations",
     opt=needs(Right.READ_AUDIT, or_only=Right.READ_OWN_CALLS),
     responses=mcp_error_responses("SERVER_NOT_FOUND"),
     summary="List calls that failed although all was tried",
@@ -105,16 +111,14 @@ async def list_escalations(
     )
     found = await _escalations(context).read(asked)
     found = [record for record in found if record.first_at >= beginning]
-    last = found[limit - 1] if len(found) > limit else None
-    more = None if last is None else encode_time_cursor(last.first_at, last.id)
-    names = _names(context)
-    shown = [_show(names, record) for record in found[:limit]]
-    return Response(shown, headers=link_next(request, more))
+    items, headers = page_by_time(request, found, limit, lambda one: (one.first_at, one.id))
+    names = context.server_names
+    return Response([_show(names, record) for record in items], headers=headers)
 
 
 @post(
-    "/{escalation_id:str}/acknowledge",
-    opt=route_options(Right.CHANGE_POLICY, Acknowledgement),
+    "/escalations/{escalation_id:str}/acknowledge",
+    opt=needs(Right.CHANGE_POLICY, Acknowledgement),
     status_code=200,
     responses=mcp_error_responses("ESCALATION_NOT_FOUND", has_body=True),
     summary="Acknowledge an escalation",
@@ -125,24 +129,21 @@ async def acknowledge_escalation(
 ) -> Escalation:
     given = await read_model(request, Acknowledgement, optional=True)
     escalations, who = _escalations(context), caller(request)
-    act = context.registry.audit.act(
+    async with context.registry.audit.act(
         who.id, who.role.value, "escalation.acknowledge", target=escalation_id[:100]
-    )
-    async with act:
+    ):
         try:
             record = await escalations.acknowledge(escalation_id, who.id, given.note)
         except NotFound:
             raise RequestError(
                 "ESCALATION_NOT_FOUND", "there is no such escalation; see GET …/escalations"
             ) from None
-    return _show(_names(context), record)
+    return _show(context.server_names, record)
 
 
 def _escalations(context: Context) -> Escalations:
-    governance = context.junction.governance
-    if governance is None or governance.escalations is None:
-        raise RequestError("NOT_FOUND", "calls are not governed here, so nothing is escalated")
-    return governance.escalations
+    otherwise = "calls are not governed here, so nothing is escalated"
+    return find_governed(context, lambda governance: governance.escalations, otherwise)
 
 
 def _find_server(context: Context, principal: Principal, ref: str) -> str:
@@ -153,10 +154,6 @@ def _find_server(context: Context, principal: Principal, ref: str) -> str:
         if has_right(principal, Right.READ_AUDIT):
             raise
         return ""
-
-
-def _names(context: Context) -> dict[str, str]:
-    return {record.id: record.name for record in context.registry.all()}
 
 
 def _show(names: dict[str, str], record: EscalationRecord) -> Escalation:
@@ -179,8 +176,77 @@ def _show(names: dict[str, str], record: EscalationRecord) -> Escalation:
     )
 
 
+# -- the webhook
+
+DeliveryId = Annotated[str, PathParameter(max_length=40, description="Its `webhook-id`.")]
+_SHOWN: Final = 200
+_COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)
+
+
+class GivenUp(msgspec.Struct):
+    """A delivery that was given up."""
+
+    id: Annotated[str, Meta(description="The `webhook-id` that it had.", examples=["evt_17"])]
+    type: Annotated[str, Meta(examples=["call.escalated"])]
+    at: Annotated[str | None, Meta(description="When it happened.")]
+    attempts: int
+    why: Annotated[str, Meta(examples=["it answered 500"])]
+
+
+class WebhookState(msgspec.Struct):
+    """What the webhook was told."""
+
+    url: Annotated[str, Meta(description="Without secrets.")]
+    delivered: Annotated[int, Meta(description="Deliveries of the last day.")]
+    waiting: Annotated[int, Meta(description="Deliveries that were not accepted yet.")]
+    failed: Annotated[int, Meta(description="Deliveries of 30 days that were given up.")]
+    dead: Annotated[list[GivenUp], Meta(description="The last of those, the newest first.")]
+
+
+@get(
+    "/webhook",
+    opt=needs(Right.READ_AUDIT),
+    responses=mcp_error_responses("NOT_FOUND"),
+    summary="Show what the webhook was told",
+)
+async def show_webhook(context: Context) -> WebhookState:
+    webhook = _webhook(context)
+    table = webhook.table
+    delivered, waiting, failed = [await table.count(state) for state in _COUNTED]
+    dead = [
+        GivenUp(one.id, one.type, format_time(one.at), one.attempts, one.why or "")
+        for one in await table.read_dead(_SHOWN)
+    ]
+    return WebhookState(webhook.url, delivered, waiting, failed, dead)
+
+
+@post(
+    "/webhook/{delivery_id:str}/retry",
+    status_code=204,
+    opt=needs(Right.CHANGE_POLICY, Nothing),
+    responses=mcp_error_responses("NOT_FOUND", has_body=True),
+    summary="Deliver once more what was given up",
+    description="At once, with all tries anew, under the same `webhook-id`.",
+)
+async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
+    await read_model(request, Nothing, optional=True)
+    webhook, who = _webhook(context), caller(request)
+    async with context.registry.audit.act(
+        who.id, who.role.value, "webhook.retry", target=delivery_id
+    ):
+        try:
+            await webhook.retry(delivery_id)
+        except NotFound as error:
+            raise RequestError("NOT_FOUND", f"{error}; see GET …/webhook") from None
+
+
+def _webhook(context: Context) -> Webhook:
+    otherwise = "there is no webhook; set webhook_url and webhook_secret"
+    return find_governed(context, lambda governance: governance.webhook, otherwise)
+
+
 ROUTES = Router(
-    "/api/v1/mcp/escalations",
-    route_handlers=[list_escalations, acknowledge_escalation],
+    "/api/v1/mcp",
+    route_handlers=[list_escalations, acknowledge_escalation, show_webhook, retry_delivery],
     tags=["mcp"],
 )

@@ -17,16 +17,17 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
+    ServerRef,
     caller,
     mcp_error_responses,
     page_as_array,
-    read_body,
-    route_options,
-    to_model,
+    read_model,
 )
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.governance.schemas import check_schema
 from mcp_junction.policy.principal import Principal, Role, has_right
 from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tool_settings import MAX_FALLBACKS, SETTABLE, ToolSetting
@@ -36,22 +37,15 @@ from mcp_junction.registry.member import INVALID_SCHEMA
 from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.slices import Slices
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, patch
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, patch
 
 _MAX_NAME: Final = 1_000
-ServerRef = Annotated[
-    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
-]
 ToolPath = Annotated[
     str,
     PathParameter(
         description="The server's own name of the tool. It may hold `/`; `*` stands for all tools"
         " of the server, for which only `versions` can be set."
     ),
-]
-OfServer = Annotated[
-    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
 ]
 EnabledOnly = Annotated[
     bool, QueryParameter(description="Without tools that cannot be called (default true).")
@@ -194,18 +188,23 @@ async def show_mcp_tool(
     request: AnyRequest, context: Context, server_id: ServerRef, tool_name: ToolPath
 ) -> MCPToolDetails:
     principal = caller(request)
-    tool = context.registry.tools.known.find(server_id, _name(tool_name))
+    tool = context.registry.tools.known.find(server_id, tool_name.removeprefix("/"))
     if principal.role is Role.AGENT:
         if tool is None or tool.reason is not None or not _visibility(context, principal)(tool):
             raise RequestError("DENIED", "there is no such tool that you may use")
     elif tool is None:
         raise RequestError("TOOL_NOT_FOUND", "there is no such tool; see GET /api/v1/mcp/tools")
-    return await _details(context, principal, tool)
+    shown = MCPToolDetails(**_describe(context, principal, tool))
+    if has_right(principal, Right.READ_POLICY):
+        shown.settings = _show_settings(context, tool.state.setting)
+        if any(flag.startswith(INVALID_SCHEMA) for flag in tool.flags):
+            shown.diagnostics = await asyncio.to_thread(_find_diagnostics, tool)
+    return shown
 
 
 @patch(
     "/{server_id:str}/{tool_name:path}",
-    opt=route_options(Right.CHANGE_POLICY, ToolSettingsChange),
+    opt=needs(Right.CHANGE_POLICY, ToolSettingsChange),
     responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Set what holds for a tool",
     description="In force at once: lists change, calls under way finish. Also for a tool that the"
@@ -214,15 +213,16 @@ async def show_mcp_tool(
 async def change_mcp_tool(
     request: AnyRequest, context: Context, server_id: ServerRef, tool_name: ToolPath
 ) -> ToolSettingsShown:
-    _, value = await read_body(request)
-    given = to_model(value, ToolSettingsChange)
+    given = await read_model(request, ToolSettingsChange)
     changes = {
         name: msgspec.to_builtins(found)
         for name in SETTABLE
         if (found := getattr(given, name)) is not UNSET
     }
     administration = context.registry.tools.settings
-    setting = await administration.change(server_id, _name(tool_name), changes, caller(request))
+    setting = await administration.change(
+        server_id, tool_name.removeprefix("/"), changes, caller(request)
+    )
     return _show_settings(context, setting)
 
 
@@ -255,11 +255,6 @@ async def _list_visible(
 def show_tools(context: Context, principal: Principal, tools: Sequence[KnownTool]) -> list[MCPTool]:
     """Show tools, as far as a principal may know them."""
     return [MCPTool(**_describe(context, principal, tool)) for tool in tools]
-
-
-def _name(path: str) -> str:
-    """Return the name of a tool from the rest of a path."""
-    return path.removeprefix("/")
 
 
 def _by_name(tool: KnownTool) -> tuple[str, str]:
@@ -303,25 +298,14 @@ def _breaker_state(context: Context, tool: KnownTool) -> str:
     return circuits.breakers.state(tool.server_id, tool.name).value
 
 
-async def _details(context: Context, principal: Principal, tool: KnownTool) -> MCPToolDetails:
-    shown = MCPToolDetails(**_describe(context, principal, tool))
-    if has_right(principal, Right.READ_POLICY):
-        shown.settings = _show_settings(context, tool.state.setting)
-        if any(flag.startswith(INVALID_SCHEMA) for flag in tool.flags):
-            shown.diagnostics = await asyncio.to_thread(_find_diagnostics, tool)
-    return shown
-
-
 def _find_diagnostics(tool: KnownTool) -> list[SchemaDiagnostic]:
-    from mcp_junction.governance.schemas import check_schema
-
     schema = tool.item.members.get("inputSchema") or b"{}"
     return [SchemaDiagnostic(*problem) for problem in check_schema(schema)]
 
 
 def _show_settings(context: Context, setting: ToolSetting) -> ToolSettingsShown:
     """Show settings with the names of the servers that they refer to."""
-    names = {record.id: record.name for record in context.registry.all()}
+    names = context.server_names
     fallbacks = [
         ToolFallback(names.get(one.server_id, one.server_id), one.tool_name, one.arguments)
         for one in setting.fallbacks

@@ -284,9 +284,7 @@ def format_time(at: float | None) -> str | None:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def server_model(
-    record: ServerRecord, tools: list[Tool] | UnsetType = UNSET, *, absent: bool = False
-) -> Server:
+def server_model(record: ServerRecord, *, absent: bool = False) -> Server:
     url = record.health_check_url
     return Server(
         **_copy_fields(record, Server),
@@ -299,7 +297,6 @@ def server_model(
         registered_at=format_time(record.registered_at),
         connected_at=format_time(record.connected_at),
         updated_at=format_time(record.updated_at),
-        tools=tools,
     )
 
 

@@ -14,13 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction import __version__
-from mcp_junction.api.rights import ANYONE, RIGHTS, Right, needs, rights_needed
-from mcp_junction.api.routes import BODY, AnyRequest
+from mcp_junction.api.rights import ANYONE, BODY, RIGHTS, Right, needs, rights_needed
+from mcp_junction.api.routes import AnyRequest
 from mcp_junction.policy.principal import KEY_ROLES
 from mcp_junction.web.application import WebApp
-from mcp_junction.web.describing import REF, describe_operations, path_format
 from mcp_junction.web.messages import HTML, Response
-from mcp_junction.web.routing import get
+from mcp_junction.web.routing import REF, describe_operations, get, path_format
 
 _ABOUT: Final = {
     "openapi": "3.1.0",
@@ -53,8 +52,7 @@ def _complete(operation: dict[str, Any], options: Mapping[str, Any]) -> None:
         schema = {"$ref": REF.format(name=body.__name__)}
         operation["requestBody"] = {
             "content": {"application/json": {"schema": schema}},
-            "required": bool(msgspec.structs.fields(body))
-            and any(field.required for field in msgspec.structs.fields(body)),
+            "required": any(field.required for field in msgspec.structs.fields(body)),
         }
     rights = rights_needed(options)
     if ANYONE.issuperset(rights):

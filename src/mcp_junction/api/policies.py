@@ -1,21 +1,25 @@
-"""Routes ``/api/v1/mcp/policies`` and ``/explain``: grants, their tokens, and why a call passes."""
+"""Routes ``/api/v1/mcp/policies`` and ``/agents``: grants, their tokens, and agents.
+
+Why a call passes, and what a change would do, is asked in ``explaining.py``.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
-from mcp_junction.api.explaining import explain_call
+from mcp_junction.api.errors import errors_of
 from mcp_junction.api.policy_models import (
-    DecisionExplained,
-    ExplainRequest,
+    Agent,
+    AgentRegistration,
     GivenPolicyGrant,
     GrantRequest,
     PolicyGrant,
+    RegisteredAgent,
+    agent_model,
     given_model,
     grant_model,
+    registered_model,
 )
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
@@ -29,14 +33,19 @@ from mcp_junction.api.routes import (
     mcp_error_responses,
     page_as_array,
     read_model,
-    route_options,
 )
-from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.errors import NotPermitted, RequestError
 from mcp_junction.policy.grants import OWNER_GRANT, Grant
-from mcp_junction.policy.principal import Principal, can_read_policy_of, has_right
+from mcp_junction.policy.principal import (
+    Principal,
+    Role,
+    can_read_policy_of,
+    explain_refusal,
+    has_right,
+)
+from mcp_junction.store.agents import AgentRecord
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, delete, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, post
 
 GrantId = Annotated[str, PathParameter(max_length=300, description="The id of a grant.")]
 AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]
@@ -44,15 +53,6 @@ OfAgent = Annotated[
     str | None, QueryParameter(max_length=300, description="Only the grants of this agent.")
 ]
 FOREIGN = "this is about another agent than the key's own; use a key that may read policies"
-
-
-@contextmanager
-def as_grant_errors() -> Iterator[None]:
-    """Turn NotFound into the error of grants."""
-    try:
-        yield
-    except NotFound as error:
-        raise RequestError("GRANT_NOT_FOUND", str(error)) from None
 
 
 def check_readable(principal: Principal, agent_id: str) -> None:
@@ -63,7 +63,7 @@ def check_readable(principal: Principal, agent_id: str) -> None:
 
 @post(
     "/policies/grant",
-    opt=route_options(Right.CHANGE_POLICY, GrantRequest),
+    opt=needs(Right.CHANGE_POLICY, GrantRequest),
     responses=mcp_error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Grant",
     description="Lets an agent call what the pattern matches. The same agent, server, pattern and"
@@ -96,14 +96,7 @@ async def list_grants(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Response[list[PolicyGrant]]:
-    agents = context.live_policy.agents if agent_id is None else [agent_id]
-    grants = [grant for agent in agents for grant in context.live_policy.of(agent).grants]
-    door = context.door_grants
-    if door is not None:
-        grants += door.all if agent_id is None else door.of(agent_id)
-    if context.has_owner() and agent_id in (None, OWNER_GRANT.agent_id):
-        grants.append(OWNER_GRANT)
-    return _show(request, context, grants, limit, cursor)
+    return _show(request, context, _find_grants(context, agent_id), agent_id, limit, cursor)
 
 
 @get(
@@ -122,15 +115,12 @@ async def list_agent_grants(
 ) -> Response[list[PolicyGrant]]:
     principal = caller(request)
     check_readable(principal, ref)
-    grants = list(context.live_policy.of(principal.grantee or ref).grants)
     if has_right(principal, Right.READ_POLICY):
-        grants += context.door_grants.of(ref) if context.door_grants is not None else []
-    else:  # the others may name what it sees no more
-        now = time.time()
-        grants = [grant for grant in grants if grant.is_live(now)]
-    if ref == OWNER_GRANT.agent_id and context.has_owner():
-        grants.append(OWNER_GRANT)
-    return _show(request, context, grants, limit, cursor)
+        grants = _find_grants(context, ref)
+    else:  # those that have ended may name what it sees no more
+        own, now = context.live_policy.of(principal.grantee or ref).grants, time.time()
+        grants = [grant for grant in own if grant.is_live(now)]
+    return _show(request, context, grants, ref, limit, cursor)
 
 
 @delete(
@@ -142,13 +132,13 @@ async def list_agent_grants(
     " cancelled.",
 )
 async def revoke_grant(request: AnyRequest, context: Context, ref: GrantId) -> None:
-    with as_grant_errors():
+    with errors_of("GRANT"):
         await context.policies.revoke(ref, caller(request))
 
 
 @post(
     "/policies/{ref:str}/token",
-    opt=route_options(Right.CHANGE_POLICY, Nothing),
+    opt=needs(Right.CHANGE_POLICY, Nothing),
     responses=mcp_error_responses("GRANT_NOT_FOUND", has_body=True),
     summary="Renew the token of a grant",
     description="Tokens before it that were not used are good no more.",
@@ -157,7 +147,7 @@ async def renew_token(
     request: AnyRequest, context: Context, ref: GrantId
 ) -> Response[GivenPolicyGrant]:
     await read_model(request, Nothing, optional=True)
-    with as_grant_errors():
+    with errors_of("GRANT"):
         issued = await context.policies.renew_token(ref, caller(request))
     return Response(given_model(issued, context.server_names, time.time()), status_code=201)
 
@@ -170,28 +160,31 @@ async def renew_token(
     description="The grant stays; its high-risk calls need a new token.",
 )
 async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> None:
-    with as_grant_errors():
+    with errors_of("GRANT"):
         await context.policies.revoke_tokens(ref, caller(request))
 
 
-@post(
-    "/explain",
-    status_code=200,
-    opt=route_options(Right.READ_OWN_POLICY, ExplainRequest),
-    responses=mcp_error_responses("SERVER_NOT_FOUND", "TOOL_NOT_FOUND", has_body=True),
-    summary="Explain whether a call would pass",
-    description="Nothing is called, spent or counted. An agent may ask about itself; what it may"
-    " not call is explained like what does not exist.",
-)
-async def explain(request: AnyRequest, context: Context) -> DecisionExplained:
-    asked = await read_model(request, ExplainRequest)
-    check_readable(caller(request), asked.agent_id)
-    return await explain_call(context, caller(request), asked)
+def _find_grants(context: Context, agent_id: str | None) -> list[Grant]:
+    """Find all grants, or those of one agent: stored ones and the door's."""
+    policy, door = context.live_policy, context.door_grants
+    agents = policy.agents if agent_id is None else [agent_id]
+    grants = [grant for agent in agents for grant in policy.of(agent).grants]
+    if door is not None:
+        grants += door.all if agent_id is None else door.of(agent_id)
+    return grants
 
 
 def _show(
-    request: AnyRequest, context: Context, grants: list[Grant], limit: int, cursor: str | None
+    request: AnyRequest,
+    context: Context,
+    grants: list[Grant],
+    agent_id: str | None,
+    limit: int,
+    cursor: str | None,
 ) -> Response[list[PolicyGrant]]:
+    """Show a page of the grants of all agents, or of one; the local owner's is among them."""
+    if context.has_owner() and agent_id in (None, OWNER_GRANT.agent_id):
+        grants.append(OWNER_GRANT)
     grants.sort(key=_by_agent)
     items, headers = page_as_array(request, grants, _by_agent, limit, cursor)
     names, now, policy = context.server_names, time.time(), context.live_policy
@@ -206,6 +199,85 @@ def _by_agent(grant: Grant) -> tuple[str, str]:
     return grant.agent_id, grant.id
 
 
+# -- agents
+
+
+@post(
+    "/agents",
+    opt=needs(Right.CHANGE_POLICY, AgentRegistration),
+    responses=mcp_error_responses(has_body=True),
+    summary="Register an agent",
+    description="Binds it to the tools that it declares: each becomes a grant. Registering it again"
+    " replaces what was bound before, and leaves other grants alone.",
+)
+async def register_agent(request: AnyRequest, context: Context) -> Response[RegisteredAgent]:
+    wanted, by = await read_model(request, AgentRegistration), caller(request)
+    if wanted.create_key and not has_right(by, Right.CHANGE_KEYS):
+        raise NotPermitted(explain_refusal(by, Right.CHANGE_KEYS))
+    bound = await context.policies.bind_agent(
+        wanted.agent_id, wanted.agent_type, wanted.declared_tools, by
+    )
+    now, names = time.time(), context.server_names
+    given = [given_model(one, names, now) for one in bound.grants]
+    shown = registered_model(bound.agent, _count_grants(context, bound.agent), given)
+    if wanted.create_key:
+        key, shown.key = await context.make_key(Role.AGENT, wanted.agent_id, by)
+        shown.key_id = key.id
+    headers = {"location": f"/api/v1/mcp/agents/{wanted.agent_id}"}
+    return Response(shown, status_code=201, headers=headers if wanted.agent_id.isascii() else {})
+
+
+@get(
+    "/agents",
+    opt=needs(Right.READ_POLICY),
+    responses=mcp_error_responses(),
+    summary="List agents",
+)
+async def list_agents(
+    request: AnyRequest, context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> Response[list[Agent]]:
+    agents = await context.policies.agents()
+    items, headers = page_as_array(request, agents, _by_id, limit, cursor)
+    shown = [agent_model(one, _count_grants(context, one)) for one in items]
+    return Response(shown, headers=headers)
+
+
+@get(
+    "/agents/{agent_id:str}",
+    opt=needs(Right.READ_OWN_POLICY),
+    responses=mcp_error_responses("AGENT_NOT_FOUND"),
+    summary="Show an agent",
+    description="An agent may read about itself.",
+)
+async def show_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> Agent:
+    check_readable(caller(request), agent_id)
+    with errors_of("AGENT"):
+        agent = await context.policies.agent(agent_id)
+    return agent_model(agent, _count_grants(context, agent))
+
+
+@delete(
+    "/agents/{agent_id:str}",
+    opt=needs(Right.CHANGE_POLICY),
+    responses=mcp_error_responses("AGENT_NOT_FOUND"),
+    summary="Remove an agent",
+    description="Revokes its keys, grants and tokens, at once; what it has open ends.",
+)
+async def remove_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> None:
+    with errors_of("AGENT"):
+        await context.policies.remove_agent(agent_id, caller(request))
+    await context.refresh_keys()
+
+
+def _count_grants(context: Context, agent: AgentRecord) -> int:
+    now = time.time()
+    return sum(grant.is_live(now) for grant in context.live_policy.of(agent.agent_id).grants)
+
+
+def _by_id(agent: AgentRecord) -> tuple[str]:
+    return (agent.agent_id,)
+
+
 ROUTES = Router(
     "/api/v1/mcp",
     route_handlers=[
@@ -215,7 +287,10 @@ ROUTES = Router(
         revoke_grant,
         renew_token,
         revoke_token,
-        explain,
+        register_agent,
+        list_agents,
+        show_agent,
+        remove_agent,
     ],
     tags=["policies"],
 )

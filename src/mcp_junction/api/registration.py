@@ -10,14 +10,13 @@ from msgspec import Meta, Raw
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.mcp_tools import MCPTool, SchemaDiagnostic, show_tools
 from mcp_junction.api.requests import Ref
-from mcp_junction.api.rights import Right
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     AnyRequest,
     Context,
     caller,
     mcp_error_responses,
     read_body,
-    route_options,
     to_model,
 )
 from mcp_junction.registry.server_registration import MAX_TOOLS, RejectedTool, ServerDeclaration
@@ -99,7 +98,7 @@ class _RawTools(msgspec.Struct):
 @post(
     "/register",
     status_code=200,
-    opt=route_options(Right.CHANGE_SERVERS, RegisterServerRequest),
+    opt=needs(Right.CHANGE_SERVERS, RegisterServerRequest),
     responses=mcp_error_responses(
         "SERVER_ALREADY_EXISTS", "SERVER_OWNED_BY_FILE", "VERSION_CONFLICT", has_body=True
     ),

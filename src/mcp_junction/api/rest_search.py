@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcp_junction.api.errors import as_skill_errors
+from mcp_junction.api.errors import errors_of
 from mcp_junction.api.models import (
     FoundTool,
     MatchedSkill,
@@ -102,8 +102,8 @@ class RestSearch:
     def __init__(self, junction: Junction, registry: Registry) -> None:
         self._junction = junction
         self._registry = registry
-        self._memberships: SkillMemberships | None = None
-        self._own_memberships: SkillMemberships | None = None
+        self._memberships: dict[bool, SkillMemberships] = {}
+        """Of all tools, and of tools that have a skill by themselves: by ``is_own``."""
 
     def use_vectors(self, store: Store, make_index: Callable[[], SemanticIndex]) -> None:
         """Search by meaning, too, with the index of vectors that is made when it is needed."""
@@ -111,8 +111,10 @@ class RestSearch:
 
         search, registry = self._junction.tool_search, self._registry
         tasks, share = self._junction.tasks, search.intern_pair
-        self._memberships = SkillMemberships(tasks, registry, store, share)
-        self._own_memberships = SkillMemberships(tasks, registry, store, share, is_own=True)
+        self._memberships = {
+            is_own: SkillMemberships(tasks, registry, store, share, is_own=is_own)
+            for is_own in (False, True)
+        }
         search.describe_server = self._describe_server
         search.make_vectors = make_index
 
@@ -167,15 +169,14 @@ class RestSearch:
         )
 
     async def _read_memberships(self, *, is_own: bool) -> Sequence[SkillTools]:
-        if self._memberships is None or self._own_memberships is None:
-            return ()
-        return await (self._own_memberships() if is_own else self._memberships())
+        read = self._memberships.get(is_own)
+        return () if read is None else await read()
 
     async def _skilled(self, refs: list[str] | None, *, is_own: bool) -> set[Pair] | None:
         """The tools that have one of these skills, or by themselves; None where any will do."""
         if refs is None:
             return None
-        with as_skill_errors():
+        with errors_of("SKILL"):
             found = await self._registry.skills.holding(refs, is_own=is_own)
         names = {record.id: record.name for record in self._registry.all()}
         return {Pair(names[server], name) for server, name in found if server in names}

@@ -18,6 +18,7 @@ from mcp_junction.policy.principal import (
 
 __all__ = [
     "ANYONE",
+    "BODY",
     "DENIAL_CODES",
     "PRINCIPAL",
     "PUBLIC",
@@ -30,6 +31,8 @@ __all__ = [
 
 PRINCIPAL: Final = "mcp_junction.principal"
 """The key of the ASGI scope under which RestFront puts the principal of a request."""
+BODY: Final = "body"
+"""The route option that names the model of the request body."""
 _NEEDS: Final = "needs"
 _OR_ONLY: Final = "or only"
 DENIAL_CODES: Final = ("UNAUTHENTICATED", "FORBIDDEN")
@@ -38,12 +41,15 @@ PUBLIC: Final = frozenset({"/api/v1/docs", "/api/v1/openapi.json"})
 """The paths that need no key. Everywhere else a key is asked for before a route is looked for."""
 
 
-def needs(right: Right, or_only: Right | None = None) -> dict[str, Any]:
-    """Make the options of a route that needs a right.
+def needs(
+    right: Right, body: type[Any] | None = None, *, or_only: Right | None = None
+) -> dict[str, Any]:
+    """Make the options of a route that needs a right; ``body`` is the model of its body.
 
     ``or_only``: who has this right alone may use it, too, and is answered less.
     """
-    return {_NEEDS: right} if or_only is None else {_NEEDS: right, _OR_ONLY: or_only}
+    options = {_NEEDS: right, _OR_ONLY: or_only, BODY: body}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def rights_needed(options: Mapping[str, Any]) -> list[Right]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -21,14 +21,14 @@ from mcp_junction.api.errors import (
     field_error,
     validation_error,
 )
-from mcp_junction.api.rights import PRINCIPAL, Right, needs
+from mcp_junction.api.rights import PRINCIPAL
 from mcp_junction.config.registration import parse_body
-from mcp_junction.errors import CursorError
+from mcp_junction.errors import CursorError, RequestError
+from mcp_junction.governance.governance import Governance
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.web.messages import Request
-from mcp_junction.web.parameters import HeaderParameter, QueryParameter
-from mcp_junction.web.routing import ResponseSpec
+from mcp_junction.web.routing import HeaderParameter, PathParameter, QueryParameter, ResponseSpec
 
 T = TypeVar("T")
 AnyRequest = Request
@@ -37,36 +37,30 @@ Context = ApiContext
 
 # -- declaring a route
 
-BODY: Final = "body"
-"""The route option that names the model of the request body."""
 _ALWAYS: Final = ("UNAUTHENTICATED", "FORBIDDEN", "VALIDATION_ERROR", "STORE_UNAVAILABLE")
 _WITH_BODY: Final = ("PAYLOAD_TOO_LARGE", "UNSUPPORTED_MEDIA_TYPE")
 
 
-def route_options(right: Right, body: type[Any]) -> dict[str, Any]:
-    """Make the options of a route: the right it needs, and the model of its body."""
-    return {**needs(right), BODY: body}
-
-
 def error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSpec]:
     """Describe the error responses of a route, for its documentation."""
-    by_status: dict[int, list[str]] = {}
-    for code in (*_ALWAYS, *(_WITH_BODY if has_body else ()), *codes):
-        by_status.setdefault(STATUS[code], []).append(code)
-    return _responses(by_status, ErrorBody)
+    return _describe_errors(codes, has_body, STATUS, {}, ErrorBody)
 
 
 def mcp_error_responses(*codes: str, has_body: bool = False) -> dict[int, ResponseSpec]:
     """Describe the error responses of a route under ``/api/v1/mcp``."""
-    by_status: dict[int, list[str]] = {}
+    return _describe_errors(codes, has_body, MCP_STATUS, MCP_TYPES, McpErrorBody)
+
+
+def _describe_errors(
+    codes: Sequence[str],
+    has_body: bool,
+    statuses: Mapping[str, int],
+    names: Mapping[str, str],
+    body: type[Any],
+) -> dict[int, ResponseSpec]:
+    by_status: dict[int, dict[str, None]] = {}  # of names, each once
     for code in (*_ALWAYS, *(_WITH_BODY if has_body else ()), *codes):
-        found = by_status.setdefault(MCP_STATUS[code], [])
-        if MCP_TYPES[code] not in found:
-            found.append(MCP_TYPES[code])
-    return _responses(by_status, McpErrorBody)
-
-
-def _responses(by_status: dict[int, list[str]], body: type[Any]) -> dict[int, ResponseSpec]:
+        by_status.setdefault(statuses[code], {})[names.get(code, code)] = None
     return {status: ResponseSpec(body, " or ".join(found)) for status, found in by_status.items()}
 
 
@@ -129,6 +123,25 @@ def parse_if_match(if_match: str | None) -> int | None:
     if not (bare.isascii() and bare.isdecimal() and len(bare) < 18):
         raise field_error("If-Match", "must be one ETag of what is to be changed, or *")
     return int(bare)
+
+
+# -- what several resources name
+
+ServerRef = Annotated[
+    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
+]
+OfServer = Annotated[
+    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
+]
+
+
+def find_governed(context: Context, choose: Callable[[Governance], T | None], otherwise: str) -> T:
+    """Return a part of what governs calls. Raises RequestError in these words without one."""
+    governance = context.junction.governance
+    found = None if governance is None else choose(governance)
+    if found is None:
+        raise RequestError("NOT_FOUND", otherwise)
+    return found
 
 
 # -- paging: a cursor names the last item of its page, so it survives changes of the list
@@ -198,14 +211,20 @@ def read_cursor(text: str) -> Key:
     """Decode the sort key in a cursor. Raises CursorError."""
     try:
         raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-        return tuple(msgspec.json.decode(raw, type=list[str | int]))
+        return tuple(msgspec.json.decode(raw, type=list[str | int | float]))
     except (binascii.Error, ValueError, msgspec.DecodeError):
         raise CursorError("is not a cursor of ours") from None
 
 
-def encode_time_cursor(at: float, item_id: str) -> str:
-    """Encode as a cursor where an item stands in a list by time."""
-    return write_cursor((repr(at), item_id))
+def page_by_time(
+    request: AnyRequest, found: Sequence[T], limit: int, place: Callable[[T], tuple[float, str]]
+) -> tuple[Sequence[T], dict[str, str]]:
+    """Cut a page out of a list by time, of which one more than the limit was read.
+
+    Returns it and the headers to send with it; ``place`` is the time and the id of an item.
+    """
+    more = write_cursor(place(found[limit - 1])) if len(found) > limit else None
+    return found[:limit], link_next(request, more)
 
 
 def decode_time_cursor(cursor: str | None) -> tuple[float, str] | None:

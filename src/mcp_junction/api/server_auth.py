@@ -6,7 +6,7 @@ An administrator may do it for all, an agent for itself, where each agent has it
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,24 +18,22 @@ from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     AnyRequest,
     Context,
+    ServerRef,
     caller,
     error_responses,
     read_model,
-    route_options,
 )
-from mcp_junction.api.servers import Ref
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.credentials import server_id_of
 from mcp_junction.credentials.kinds import StoredSource
-from mcp_junction.credentials.sign_ins import SignIns, is_loopback_redirect
+from mcp_junction.credentials.sign_ins import is_loopback_redirect
 from mcp_junction.credentials.subjects import agent_subject
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.oauth.sign_in import read_callback
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.store.credentials import LoginRecord
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, delete, get, post, put
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, post, put
 
 AgentId = Annotated[str, Meta(min_length=1, max_length=200)]
 Agent = Annotated[
@@ -90,12 +88,11 @@ class ServerCredentials(msgspec.Struct):
     items: list[CredentialFacts]
 
 
-_OWN = needs(Right.CHANGE_SERVERS, Right.SIGN_IN_ITSELF)
 _NOT_INTERACTIVE = "nobody signs in to this server: it has another kind of auth, or none"
 
 
-def _own(body: type[Any]) -> dict[str, Any]:
-    return {**route_options(Right.CHANGE_SERVERS, body), **_OWN}
+def _own(body: type[Any] | None = None) -> dict[str, Any]:
+    return needs(Right.CHANGE_SERVERS, body, or_only=Right.SIGN_IN_ITSELF)
 
 
 def _definition(context: Context, principal: Principal, ref: str) -> ServerDefinition:
@@ -109,23 +106,13 @@ def _definition(context: Context, principal: Principal, ref: str) -> ServerDefin
     return server.definition
 
 
-def _sign_ins(context: Context) -> SignIns:
-    servers = context.junction.servers
-    return SignIns(context.credentials, lambda: [one.definition for one in servers.values()])
+def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) -> StoredSource:
+    """Find the credential that a request is about, if its caller may change it.
 
-
-class _Asked(NamedTuple):
-    """A request about one credential that its caller may change."""
-
-    principal: Principal
-    source: StoredSource
-    sign_ins: SignIns
-
-
-def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) -> _Asked:
-    """Find the credential that a request is about. Raises NotFound, RequestError, NotPermitted."""
-    principal = caller(request)
-    definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
+    Raises NotFound, RequestError, NotPermitted.
+    """
+    principal, sign_ins = caller(request), context.sign_ins
+    definition = _definition(context, principal, ref)
     if agent is None and principal.role is Role.AGENT and definition.is_per_agent:
         agent = principal.id
     if agent is not None:  # before anything is kept for it
@@ -134,32 +121,27 @@ def _find(request: AnyRequest, context: Context, ref: str, agent: str | None) ->
     if source is None:
         raise RequestError("NOT_INTERACTIVE", _NOT_INTERACTIVE)
     sign_ins.check_allowed(principal, source.subject)
-    return _Asked(principal, source, sign_ins)
-
-
-def _changed(context: Context, asked: _Asked, action: str) -> CredentialFacts | None:
-    """Tell what was done to a credential, and show it."""
-    context.credentials.note(asked.source, action, "", asked.principal.id)
-    return credential_model(asked.source.facts)
+    return source
 
 
 async def _login(request: AnyRequest, context: Context, ref: str, login_id: str) -> LoginRecord:
     """Read a sign-in to a server that the caller may know of. Raises NotFound."""
-    principal = caller(request)
-    definition, sign_ins = _definition(context, principal, ref), _sign_ins(context)
-    record = await (await context.credentials.logins()).find(login_id)
+    definition = _definition(context, caller(request), ref)
+    record = await (await context.sign_ins.logins()).find(login_id)
     if record.server_id != server_id_of(definition):
         raise NotFound("there is no such sign-in; begin it again")
-    sign_ins.check_allowed(principal, record.subject)
+    context.sign_ins.check_allowed(caller(request), record.subject)
     return record
 
 
 @get(
-    opt=_OWN,
+    opt=_own(),
     responses=error_responses("SERVER_NOT_FOUND"),
     summary="Show who is signed in to a server",
 )
-async def show_auth(request: AnyRequest, context: Context, server_id: Ref) -> ServerCredentials:
+async def show_auth(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> ServerCredentials:
     principal = caller(request)
     definition = _definition(context, principal, server_id)
     found = context.credentials.sources_of(definition)
@@ -179,13 +161,13 @@ async def show_auth(request: AnyRequest, context: Context, server_id: Ref) -> Se
     description="Open `url` in a browser. Without `redirect_uri` it is a page of ours, which"
     " lets only the person go on that it was made for.",
 )
-async def begin_login(request: AnyRequest, context: Context, server_id: Ref) -> Login:
+async def begin_login(request: AnyRequest, context: Context, server_id: ServerRef) -> Login:
     wanted = await read_model(request, LoginRequest, optional=True)
     if wanted.redirect_uri is not None and not is_loopback_redirect(wanted.redirect_uri):
         raise field_error("redirect_uri", "must be an http address of the loopback interface")
-    asked = _find(request, context, server_id, wanted.agent)
+    source = _find(request, context, server_id, wanted.agent)
     try:
-        started = await asked.sign_ins.begin(asked.source, asked.principal, wanted.redirect_uri)
+        started = await context.sign_ins.begin(source, caller(request), wanted.redirect_uri)
     except ValueError as error:
         raise RequestError("NOT_INTERACTIVE", str(error)) from None
     url = started.authorization_url
@@ -196,12 +178,12 @@ async def begin_login(request: AnyRequest, context: Context, server_id: Ref) -> 
 
 @get(
     "/logins/{login_id:str}",
-    opt=_OWN,
+    opt=_own(),
     responses=error_responses("SERVER_NOT_FOUND"),
     summary="Show how a sign-in stands",
 )
 async def show_login(
-    request: AnyRequest, context: Context, server_id: Ref, login_id: LoginId
+    request: AnyRequest, context: Context, server_id: ServerRef, login_id: LoginId
 ) -> LoginState:
     record = await _login(request, context, server_id, login_id)
     is_late = record.status == "open" and record.expires_at < time.time()
@@ -216,15 +198,15 @@ async def show_login(
     summary="Complete a sign-in with the address at which the browser ended",
 )
 async def complete_login(
-    request: AnyRequest, context: Context, server_id: Ref, login_id: LoginId
+    request: AnyRequest, context: Context, server_id: ServerRef, login_id: LoginId
 ) -> LoginState:
     given = await read_model(request, LoginAnswer)
     record = await _login(request, context, server_id, login_id)
     query = urlsplit(given.callback_url).query
-    logins = await context.credentials.logins()
+    logins = await context.sign_ins.logins()
     if (await logins.find_by_state(read_callback(query).get("state", ""))).id != record.id:
         raise field_error("callback_url", "is of another sign-in")
-    await _sign_ins(context).finish(record, query, caller(request).id)
+    await context.sign_ins.finish(record, query, caller(request).id)
     return LoginState(record.id, "completed", None)
 
 
@@ -236,10 +218,10 @@ async def complete_login(
     summary="Renew a credential now",
 )
 async def refresh_auth(
-    request: AnyRequest, context: Context, server_id: Ref
+    request: AnyRequest, context: Context, server_id: ServerRef
 ) -> CredentialFacts | None:
     wanted = await read_model(request, ForAgent, optional=True)
-    source = _find(request, context, server_id, wanted.agent).source
+    source = _find(request, context, server_id, wanted.agent)
     await source.refresh_now()
     return credential_model(source.facts)
 
@@ -251,28 +233,31 @@ async def refresh_auth(
     responses=error_responses("SERVER_NOT_FOUND", "NOT_INTERACTIVE", has_body=True),
     summary="Give the key that an agent sends to a server",
 )
-async def set_key(request: AnyRequest, context: Context, server_id: Ref) -> CredentialFacts | None:
+async def set_key(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> CredentialFacts | None:
     given = await read_model(request, AgentKey)
-    asked = _find(request, context, server_id, given.agent)
+    source = _find(request, context, server_id, given.agent)
     try:
-        await context.credentials.set_key(asked.source, given.value)
+        await context.credentials.set_key(source, given.value)
     except ValueError as error:
         raise field_error("value", str(error)) from None
-    return _changed(context, asked, "key_set")
+    context.credentials.note(source, "key_set", "", caller(request).id)
+    return credential_model(source.facts)
 
 
 @delete(
-    opt=_OWN,
+    opt=_own(),
     responses=error_responses("SERVER_NOT_FOUND", "NOT_INTERACTIVE"),
     summary="Sign out of a server",
     description="Its issuer is asked to revoke the tokens, too.",
 )
 async def sign_out(
-    request: AnyRequest, context: Context, server_id: Ref, agent: Agent = None
+    request: AnyRequest, context: Context, server_id: ServerRef, agent: Agent = None
 ) -> None:
-    asked = _find(request, context, server_id, agent)
-    await context.credentials.log_out(asked.source)
-    _changed(context, asked, "logout")
+    source = _find(request, context, server_id, agent)
+    await context.credentials.log_out(source)
+    context.credentials.note(source, "logout", "", caller(request).id)
 
 
 ROUTES = Router(

@@ -1,4 +1,4 @@
-"""``/api/v1/aggregator``: registering, changing, connecting servers; ``/state``, ``/health``."""
+"""``/api/v1/aggregator/servers``: registering, changing and connecting servers; their tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from mcp_junction.api.models import (
     Classifying,
     Connecting,
     Disconnected,
-    Health,
     HistoryPage,
     Refreshed,
     Server,
@@ -18,7 +17,6 @@ from mcp_junction.api.models import (
     ToolPage,
     credential_model,
     format_time,
-    health_model,
     history_model,
     server_model,
     source_server,
@@ -33,6 +31,7 @@ from mcp_junction.api.routes import (
     Cursor,
     IfMatch,
     Limit,
+    ServerRef,
     caller,
     error_responses,
     etag,
@@ -41,7 +40,6 @@ from mcp_junction.api.routes import (
     read_body,
     read_cursor,
     read_model,
-    route_options,
     write_cursor,
 )
 from mcp_junction.api.tools import WithSchemas, by_position
@@ -50,17 +48,12 @@ from mcp_junction.errors import CursorError, NotFound
 from mcp_junction.listener.capabilities import server_instructions
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.redaction.texts import redact_text
-from mcp_junction.registry.metrics import State
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 from mcp_junction.upstream.upstream import Upstream
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, delete, get, patch, post
+from mcp_junction.web.routing import QueryParameter, Router, delete, get, patch, post
 
-Ref = Annotated[
-    str, PathParameter(max_length=300, description="The server's id (a UUID) or its name.")
-]
 Status = Annotated[
     str | None,
     QueryParameter(
@@ -78,7 +71,7 @@ WithAbsent = Annotated[
 
 
 @post(
-    opt=route_options(Right.CHANGE_SERVERS, ServerRegistration),
+    opt=needs(Right.CHANGE_SERVERS, ServerRegistration),
     responses=error_responses("SERVER_ALREADY_EXISTS", has_body=True),
     summary="Register a server",
     description="Answers at once; the connection goes on in the background.",
@@ -125,7 +118,7 @@ async def list_servers(
 )
 async def show_server(
     context: Context,
-    server_id: Ref,
+    server_id: ServerRef,
     include_tools: WithTools = False,
     include_absent: WithAbsent = False,
 ) -> Response[Server]:
@@ -148,7 +141,7 @@ async def show_server(
 
 @patch(
     "/{server_id:str}",
-    opt=route_options(Right.CHANGE_SERVERS, ServerChange),
+    opt=needs(Right.CHANGE_SERVERS, ServerChange),
     responses=error_responses(
         "SERVER_NOT_FOUND",
         "SERVER_ALREADY_EXISTS",
@@ -161,7 +154,7 @@ async def show_server(
     " all the server's tools with it.",
 )
 async def change_server(
-    request: AnyRequest, context: Context, server_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, context: Context, server_id: ServerRef, if_match: IfMatch = None
 ) -> Response[Server]:
     _, value = await read_body(request)
     if not isinstance(value, dict):
@@ -179,7 +172,7 @@ async def change_server(
     " removed here with its pins.",
 )
 async def remove_server(
-    request: AnyRequest, context: Context, server_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, context: Context, server_id: ServerRef, if_match: IfMatch = None
 ) -> None:
     await context.registry.remove(server_id, caller(request), parse_if_match(if_match))
 
@@ -191,7 +184,7 @@ async def remove_server(
     summary="Show what happened to a server's connection, newest first",
 )
 async def show_history(
-    context: Context, server_id: Ref, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+    context: Context, server_id: ServerRef, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> HistoryPage:
     before = None if cursor is None else _before(cursor)
     found = await context.registry.history(server_id, limit + 1, before)
@@ -216,20 +209,15 @@ def _instructions(server: Upstream) -> str | None:
 
 
 async def _shown(context: Context, record: ServerRecord, with_tools: bool, absent: bool) -> Server:
-    if not with_tools:
-        return _with_auth(context, server_model(record, absent=absent))
-    tools = [] if absent else await context.registry.tools.all(record.id)
-    whose = source_server(record)
-    states = context.registry.tools.state_of
-    each = [tool_model(one, whose, states(one), with_schema=False) for one in tools]
-    return _with_auth(context, server_model(record, each, absent=absent))
-
-
-def _with_auth(context: Context, shown: Server) -> Server:
-    server = None if shown.absent else context.junction.servers.get(shown.name)
-    source = None if server is None else context.credentials.source(server.definition)
+    shown = server_model(record, absent=absent)
+    if with_tools:
+        whose, states = source_server(record), context.registry.tools.state_of
+        tools = [] if absent else await context.registry.tools.all(record.id)
+        shown.tools = [tool_model(one, whose, states(one), with_schema=False) for one in tools]
+    server = None if absent else context.junction.servers.get(record.name)
     is_remote = server is not None and server.definition.transport != "stdio"
-    shown.auth = credential_model(source.facts) if source is not None and is_remote else None
+    source = context.credentials.source(server.definition) if server and is_remote else None
+    shown.auth = None if source is None else credential_model(source.facts)
     return shown
 
 
@@ -251,29 +239,15 @@ def _before(cursor: str) -> int:
     return key[0]
 
 
-ROUTES = Router(
-    "/api/v1/aggregator/servers",
-    route_handlers=[
-        register_server,
-        list_servers,
-        show_server,
-        change_server,
-        remove_server,
-        show_history,
-    ],
-    tags=["servers"],
-)
-
-
 @post(
     "/connect",
     status_code=200,
-    opt=route_options(Right.CHANGE_SERVERS, Nothing),
+    opt=needs(Right.CHANGE_SERVERS, Nothing),
     responses=error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Connect a server",
     description="Answers when it is connected or has failed; `status` says which.",
 )
-async def connect_server(request: AnyRequest, context: Context, server_id: Ref) -> Connecting:
+async def connect_server(request: AnyRequest, context: Context, server_id: ServerRef) -> Connecting:
     await read_model(request, Nothing, optional=True)
     return Connecting(*await context.registry.connect(server_id, caller(request)))
 
@@ -281,12 +255,14 @@ async def connect_server(request: AnyRequest, context: Context, server_id: Ref) 
 @post(
     "/disconnect",
     status_code=200,
-    opt=route_options(Right.CHANGE_SERVERS, Disconnection),
+    opt=needs(Right.CHANGE_SERVERS, Disconnection),
     responses=error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Disconnect a server",
     description="Calls under way may finish, for at most 30 s; with `force` they are cancelled.",
 )
-async def disconnect_server(request: AnyRequest, context: Context, server_id: Ref) -> Disconnected:
+async def disconnect_server(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> Disconnected:
     how = await read_model(request, Disconnection, optional=True)
     done = await context.registry.disconnect(server_id, caller(request), force=how.force)
     return Disconnected(*done)
@@ -301,7 +277,7 @@ async def disconnect_server(request: AnyRequest, context: Context, server_id: Re
 )
 async def list_server_tools(
     context: Context,
-    server_id: Ref,
+    server_id: ServerRef,
     include_schemas: WithSchemas = False,
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
@@ -319,13 +295,13 @@ async def list_server_tools(
 @post(
     "/tools/refresh",
     status_code=200,
-    opt=route_options(Right.REFRESH_TOOLS, Nothing),
+    opt=needs(Right.REFRESH_TOOLS, Nothing),
     responses=error_responses(
         "SERVER_NOT_FOUND", "SERVER_UNAVAILABLE", "SERVER_CONNECTION_FAILED", has_body=True
     ),
     summary="Discover a server's tools again",
 )
-async def refresh_tools(request: AnyRequest, context: Context, server_id: Ref) -> Refreshed:
+async def refresh_tools(request: AnyRequest, context: Context, server_id: ServerRef) -> Refreshed:
     await read_model(request, Nothing, optional=True)
     record = context.registry.find(server_id)
     if record.status == ServerState.DISCONNECTED:
@@ -342,20 +318,22 @@ async def refresh_tools(request: AnyRequest, context: Context, server_id: Ref) -
 @post(
     "/tools/classify",
     status_code=202,
-    opt=route_options(Right.REFRESH_TOOLS, Nothing),
+    opt=needs(Right.REFRESH_TOOLS, Nothing),
     responses=error_responses("SERVER_NOT_FOUND", has_body=True),
     summary="Classify a server's tools again",
     description="Answers at once; it goes on in the background, and each tool keeps the skills it"
     " has until it has others. `tool.classified` events tell of them. With the setting"
     " `classifier` at `off` they wait until it is on again.",
 )
-async def classify_tools(request: AnyRequest, context: Context, server_id: Ref) -> Classifying:
+async def classify_tools(
+    request: AnyRequest, context: Context, server_id: ServerRef
+) -> Classifying:
     await read_model(request, Nothing, optional=True)
     return Classifying(await context.registry.skills.classify(server_id, caller(request)))
 
 
 CONTROL_ROUTES = Router(
-    "/api/v1/aggregator/servers/{server_id:str}",
+    "/{server_id:str}",
     route_handlers=[
         connect_server,
         disconnect_server,
@@ -363,32 +341,17 @@ CONTROL_ROUTES = Router(
         refresh_tools,
         classify_tools,
     ],
+)
+ROUTES = Router(
+    "/api/v1/aggregator/servers",
+    route_handlers=[
+        register_server,
+        list_servers,
+        show_server,
+        change_server,
+        remove_server,
+        show_history,
+        CONTROL_ROUTES,
+    ],
     tags=["servers"],
-)
-
-
-@get(
-    "/state",
-    opt=needs(Right.READ_SERVERS),
-    responses=error_responses(),
-    summary="Show how many servers and tools there are, and how they stand",
-)
-async def show_state(context: Context) -> State:
-    return context.registry.state()
-
-
-@get(
-    "/health",
-    opt=needs(Right.READ_SERVERS),
-    responses=error_responses(),
-    summary="Show the health of every server",
-)
-async def show_health(context: Context) -> Health:
-    servers = [health_model(record) for record in context.registry.all()]
-    well = all(one.status == "CONNECTED" for one in servers if one.enabled)
-    return Health("healthy" if well else "degraded", servers)
-
-
-STATE_ROUTES = Router(
-    "/api/v1/aggregator", route_handlers=[show_state, show_health], tags=["state"]
 )

@@ -1,4 +1,4 @@
-"""Routes ``/api/v1/skills``: list, show, create, change and remove skills of tools."""
+"""Routes ``/api/v1/skills``: skills of tools, and those that are suggested."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mcp_junction.api.errors import as_skill_errors, field_error
-from mcp_junction.api.models import Skill, SkillPage, skill_model
-from mcp_junction.api.requests import NewSkill, SkillChange
+from mcp_junction.api.errors import errors_of, field_error
+from mcp_junction.api.models import Paged, Skill, SkillPage, format_time, skill_model
+from mcp_junction.api.requests import NewSkill, Nothing, SkillChange
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     DEFAULT_LIMIT,
@@ -26,22 +27,21 @@ from mcp_junction.api.routes import (
     page,
     parse_if_match,
     read_model,
-    route_options,
 )
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.protocol.names import Pair
 from mcp_junction.store.records import SkillRecord
+from mcp_junction.store.suggestions import APPROVED, PENDING, REJECTED, SuggestionRecord
 from mcp_junction.web.messages import Response
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, delete, get, patch, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, patch, post
 
-Ref = Annotated[str, PathParameter(max_length=300, description="The skill's id or its name.")]
+SkillRef = Annotated[str, PathParameter(max_length=300, description="The skill's id or its name.")]
 WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` too.")]
 
 
 @post(
-    opt=route_options(Right.CHANGE_SKILLS, NewSkill),
+    opt=needs(Right.CHANGE_SKILLS, NewSkill),
     responses=error_responses("SKILL_ALREADY_EXISTS", has_body=True),
     summary="Make a skill",
     description="All tools are classified again, in the background.",
@@ -49,7 +49,7 @@ WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` t
 async def make_skill(request: AnyRequest, context: Context) -> Response[Skill]:
     made = await read_model(request, NewSkill)
     given = _check_texts({"name": made.name, "description": made.description})
-    with as_skill_errors():
+    with errors_of("SKILL"):
         record = await context.registry.skills.add(**given, actor=caller(request))
     return _respond(record, status=201)
 
@@ -76,9 +76,12 @@ async def list_skills(
     summary="Show a skill",
 )
 async def show_skill(
-    request: AnyRequest, context: Context, skill_id: Ref, include_embeddings: WithVectors = False
+    request: AnyRequest,
+    context: Context,
+    skill_id: SkillRef,
+    include_embeddings: WithVectors = False,
 ) -> Response[Skill]:
-    with as_skill_errors():
+    with errors_of("SKILL"):
         record = await context.registry.skills.get(skill_id)
     (record,) = await _hide_tools(request, context, [record])
     return _respond(record, with_embedding=include_embeddings)
@@ -86,7 +89,7 @@ async def show_skill(
 
 @patch(
     "/{skill_id:str}",
-    opt=route_options(Right.CHANGE_SKILLS, SkillChange),
+    opt=needs(Right.CHANGE_SKILLS, SkillChange),
     responses=error_responses(
         "SKILL_NOT_FOUND", "SKILL_ALREADY_EXISTS", "VERSION_CONFLICT", has_body=True
     ),
@@ -95,13 +98,13 @@ async def show_skill(
     " classified again.",
 )
 async def change_skill(
-    request: AnyRequest, context: Context, skill_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, context: Context, skill_id: SkillRef, if_match: IfMatch = None
 ) -> Response[Skill]:
     wanted = await read_model(request, SkillChange)
     given = {"name": wanted.name, "description": wanted.description}
     changes = _check_texts({name: text for name, text in given.items() if text is not UNSET})
     version = parse_if_match(if_match)
-    with as_skill_errors():
+    with errors_of("SKILL"):
         record = await context.registry.skills.change(skill_id, changes, caller(request), version)
     return _respond(record)
 
@@ -114,10 +117,10 @@ async def change_skill(
     description="It is taken from all tools that have it; these are classified again.",
 )
 async def remove_skill(
-    request: AnyRequest, context: Context, skill_id: Ref, if_match: IfMatch = None
+    request: AnyRequest, context: Context, skill_id: SkillRef, if_match: IfMatch = None
 ) -> None:
     version = parse_if_match(if_match)
-    with as_skill_errors():
+    with errors_of("SKILL"):
         await context.registry.skills.remove(skill_id, caller(request), version)
 
 
@@ -149,7 +152,7 @@ async def _hide_tools(
     scope = context.junction.scopes.of(caller(request), EVERYTHING)
     if scope.grants is None:
         return records
-    servers = {server.id: server.name for server in context.registry.all()}
+    servers = context.server_names
     counts = Counter(
         skill
         for skill, server, name in await context.store.classification.own_memberships()
@@ -162,8 +165,134 @@ def _by_name(record: SkillRecord) -> tuple[Any, ...]:
     return record.name, record.id
 
 
+# -- suggestions
+
+SuggestionRef = Annotated[str, PathParameter(max_length=100, description="The suggestion's id.")]
+Status = Annotated[
+    str,
+    QueryParameter(max_length=20, description="`pending`, `approved`, `rejected` or `all`."),
+]
+
+
+class SuggestedTool(msgspec.Struct):
+    """A tool behind a suggested skill."""
+
+    server_id: str
+    server: str
+    name: str
+
+
+class Suggestion(msgspec.Struct):
+    """A skill that is suggested for tools that fit none, and what was decided."""
+
+    id: str
+    name: str
+    description: str
+    tools: list[SuggestedTool]
+    status: str
+    skill_id: str | None
+    created_at: str | None
+    decided_at: str | None
+    decided_by: str | None
+
+
+class SuggestionPage(Paged):
+    """Suggestions, the oldest first."""
+
+    items: list[Suggestion]
+
+
+_DECISION_ERRORS = ("SKILL_NOT_FOUND", "SKILL_ALREADY_EXISTS")
+
+
+@get(
+    opt=needs(Right.CHANGE_SKILLS),
+    responses=error_responses(),
+    summary="List suggested skills",
+    description="Groups of tools that fit no skill and are alike, each with a name made of them.",
+)
+async def list_suggestions(
+    context: Context, status: Status = PENDING, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
+) -> SuggestionPage:
+    if status not in (PENDING, APPROVED, REJECTED, "all"):
+        raise field_error("status", "must be pending, approved, rejected or all")
+    records = await context.registry.skills.classifier.suggestions.all()
+    chosen = [one for one in records if status in (one.status, "all")]
+    found = page(chosen, _by_time, limit, cursor)
+    shown = [await _show_suggestion(context, one) for one in found.items]
+    return SuggestionPage(found.total, found.next_cursor, shown)
+
+
+@post(
+    "/{suggestion_id:str}/approve",
+    opt=needs(Right.CHANGE_SKILLS, Nothing),
+    responses=error_responses(*_DECISION_ERRORS, has_body=True),
+    summary="Approve a suggested skill",
+    description="Makes the skill, and gives it to the tools behind it. All others are classified"
+    " again. 409 if it was decided before, or the name is taken.",
+)
+async def approve_suggestion(
+    request: AnyRequest, context: Context, suggestion_id: SuggestionRef
+) -> Response[Skill]:
+    await read_model(request, Nothing, optional=True)
+    with errors_of("SKILL"):
+        record = await context.registry.skills.approve(suggestion_id, caller(request))
+    headers = {"location": f"/api/v1/skills/{record.id}"}
+    return Response(skill_model(record), status_code=201, headers=headers)
+
+
+@post(
+    "/{suggestion_id:str}/reject",
+    opt=needs(Right.CHANGE_SKILLS, Nothing),
+    responses=error_responses(*_DECISION_ERRORS, has_body=True),
+    status_code=204,
+    summary="Reject a suggested skill",
+    description="It is not suggested for these tools again. 409 if it was decided before.",
+)
+async def reject_suggestion(
+    request: AnyRequest, context: Context, suggestion_id: SuggestionRef
+) -> None:
+    await read_model(request, Nothing, optional=True)
+    with errors_of("SKILL"):
+        await context.registry.skills.reject(suggestion_id, caller(request))
+
+
+async def _show_suggestion(context: Context, record: SuggestionRecord) -> Suggestion:
+    servers = context.server_names
+    tools = await context.registry.skills.classifier.suggestions.tools(record)
+    return Suggestion(
+        record.id,
+        record.name,
+        record.description,
+        [
+            SuggestedTool(one.tool.server_id, servers[one.tool.server_id], one.tool.name)
+            for one in tools
+            if one.tool.server_id in servers
+        ],
+        record.status,
+        record.skill_id,
+        format_time(record.created_at),
+        format_time(record.decided_at),
+        record.decided_by,
+    )
+
+
+def _by_time(record: SuggestionRecord) -> tuple[Any, ...]:
+    return record.created_at, record.id
+
+
+SUGGESTION_ROUTES = Router(
+    "/suggestions", route_handlers=[list_suggestions, approve_suggestion, reject_suggestion]
+)
 ROUTES = Router(
     "/api/v1/skills",
-    route_handlers=[make_skill, list_skills, show_skill, change_skill, remove_skill],
+    route_handlers=[
+        make_skill,
+        list_skills,
+        show_skill,
+        change_skill,
+        remove_skill,
+        SUGGESTION_ROUTES,
+    ],
     tags=["skills"],
 )

@@ -28,11 +28,11 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
     caller,
     error_responses,
     page,
     read_model,
-    route_options,
 )
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.errors import NotFound, RequestError
@@ -40,13 +40,9 @@ from mcp_junction.policy.principal import has_right
 from mcp_junction.registry.inspection import changes_of
 from mcp_junction.store.records import ServerRecord, ToolRecord
 from mcp_junction.upstream.state import ServerState
-from mcp_junction.web.parameters import PathParameter, QueryParameter
-from mcp_junction.web.routing import Router, get, post
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 WithSchemas = Annotated[bool, QueryParameter(description="Show each tool's `input_schema` too.")]
-OfServer = Annotated[
-    str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
-]
 WithAll = Annotated[
     bool, QueryParameter(description="Also tools that cannot be called now: their server is away.")
 ]
@@ -218,7 +214,7 @@ async def show_changes(context: Context, tool_id: ToolRef) -> ToolReview:
 @post(
     "/{tool_id:str}/approve",
     status_code=200,
-    opt=route_options(Right.APPROVE_TOOLS, DefinitionHash),
+    opt=needs(Right.APPROVE_TOOLS, DefinitionHash),
     responses=error_responses("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", has_body=True),
     summary="Approve a tool's definition",
     description="It is pinned, and the tool can be called. 409 if the tool has another by now.",
@@ -230,7 +226,7 @@ async def approve_tool(request: AnyRequest, context: Context, tool_id: ToolRef) 
 @post(
     "/{tool_id:str}/block",
     status_code=200,
-    opt=route_options(Right.APPROVE_TOOLS, DefinitionHash),
+    opt=needs(Right.APPROVE_TOOLS, DefinitionHash),
     responses=error_responses("TOOL_NOT_FOUND", "TOOL_AMBIGUOUS", "TOOL_CHANGED", has_body=True),
     summary="Keep a tool out until it is approved",
     description="Whatever its definition is by then, also one that was approved before.",
@@ -295,7 +291,7 @@ def _field_change(change: DefinitionChange) -> FieldChange:
 @post(
     "/search",
     status_code=200,
-    opt=route_options(Right.READ_TOOLS, Search),
+    opt=needs(Right.READ_TOOLS, Search),
     responses=error_responses("SERVER_NOT_FOUND", "SKILL_NOT_FOUND", has_body=True),
     summary="Find tools by what they are for",
     description="Best first, whatever their server. Only what can be called now is found:"
@@ -305,9 +301,14 @@ async def search_tools(request: AnyRequest, context: Context) -> SearchResult:
     return await context.searching(await read_model(request, Search), caller(request))
 
 
-SEARCH_ROUTES = Router("/api/v1", route_handlers=[search_tools], tags=["tools"])
 ROUTES = Router(
-    "/api/v1/aggregator/tools",
-    route_handlers=[list_tools, list_changes, show_changes, approve_tool, block_tool],
+    "/api/v1",
+    route_handlers=[
+        Router(
+            "/aggregator/tools",
+            route_handlers=[list_tools, list_changes, show_changes, approve_tool, block_tool],
+        ),
+        search_tools,
+    ],
     tags=["tools"],
 )

@@ -99,7 +99,7 @@ class LocalCredentials(Credentials):
 
         url = self.public_url
         sessions = PageSessions(self._identify, None, _NoSessions(), lambda: url)
-        name = self._client_name
+        name = self.client_name
         self._pages = SignInPages(self.sign_ins, sessions, name, is_link_secret=True)
         server = await asyncio.start_server(self._answer, sock=listener, limit=_MAX_HEAD)
         async with server:

@@ -35,10 +35,8 @@ from mcp_junction.credentials.kinds import (
     StoredSecret,
     StoredSource,
 )
-from mcp_junction.credentials.logins import Logins
 from mcp_junction.credentials.source import AuthState, CredentialSource
-from mcp_junction.credentials.subject_tokens import SubjectTokens
-from mcp_junction.credentials.subjects import SHARED, agent_of, exchange_subject
+from mcp_junction.credentials.subjects import SHARED, SubjectTokens, agent_of, exchange_subject
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.tokens import is_sendable
@@ -75,7 +73,7 @@ class Credentials:
         self.subject_tokens: SubjectTokens | None = None
         """The access tokens of callers, where there is a door for them."""
         self._exchanged: WeakSet[ExchangeSource] = WeakSet()
-        self._client_name = client_name
+        self.client_name = client_name
         self._sources: dict[tuple[str, str], CredentialSource] = {}
         self._rows: dict[tuple[str, str], CredentialRecord] = {}
         self._tables: CredentialTables | None = None
@@ -182,13 +180,6 @@ class Credentials:
         """The URL of our client metadata document."""
         return f"{self.public_url}{CLIENT_DOCUMENT}"
 
-    async def logins(self) -> Logins:
-        """The sign-ins under way. Raises OAuthError where there is no store for them."""
-        tables = await self.open_tables()
-        if tables is None:
-            raise OAuthError("sign-in", "this machine", "there is no store for credentials")
-        return Logins(tables, self._client_name, self.client_url if self.public_url else "")
-
     async def set_key(self, source: StoredSource, value: str) -> None:
         """Store the key of a subject. Raises ValueError for one that cannot be sent."""
         if source.auth.type != KEY:
@@ -225,12 +216,7 @@ class Credentials:
 
     # -- the owner of sources
 
-    def exchange(self, tokens: SubjectTokens) -> Callable[[Principal | None], None]:
-        """Exchange access tokens of callers; return what is to be told of changes of them."""
-        self.subject_tokens = tokens
-        return self._follow_subject_tokens
-
-    def _follow_subject_tokens(self, principal: Principal | None) -> None:
+    def follow_subject_tokens(self, principal: Principal | None) -> None:
         """Let go of what came of tokens that a caller, or any of them, shows no more."""
         subject = "" if principal is None else exchange_subject(principal)
         for source in list(self._exchanged):

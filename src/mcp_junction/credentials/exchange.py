@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from mcp_junction.credentials.flow import OAuthFlow
 from mcp_junction.credentials.source import AuthState, CredentialSource
-from mcp_junction.credentials.subject_tokens import SubjectToken
-from mcp_junction.credentials.subjects import exchange_subject
+from mcp_junction.credentials.subjects import SubjectToken, exchange_subject
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.tokens import STEP
 from mcp_junction.upstream.outcome import Outcome

@@ -19,10 +19,10 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import UrlTarget, parse_url
 from mcp_junction.credentials.http import HttpAnswer, OAuthHttp, find_permissions
 from mcp_junction.errors import OAuthError
-from mcp_junction.oauth.challenges import BearerChallenge
 from mcp_junction.oauth.discovery import (
     ISSUER,
     RESOURCE,
+    BearerChallenge,
     IssuerMetadata,
     ResourceMetadata,
     choose_issuer,
@@ -170,43 +170,42 @@ class OAuthFlow:
         """
         found, auth = await self.discover(challenge), self.auth
         self.check_issuer(found, {known_issuer} - {""})
-        method = JWT if auth.private_key_file and not auth.method else auth.method
-        client = registered_client(auth.client_id, auth.client_secret, method, found.issuer)
         form = {"grant_type": CLIENT_CREDENTIALS}
         if auth.type == WIF:
             file, host = auth.assertion_file, _host(found.issuer.issuer)
             assertion = await asyncio.to_thread(_read_assertion, file, host)
             form = {"grant_type": JWT_BEARER, "assertion": assertion}
-        if scopes:
-            form["scope"] = " ".join(scopes)
         if found.resource:
             form["resource"] = found.resource
-        issuer = found.issuer
-        answer = await self.request_token(issuer.token_endpoint, client, form, issuer=issuer.issuer)
-        return answer, found
+        return await self._request_as_operator(found.issuer, form, scopes), found
 
     async def exchange_token(
         self, subject_token: str, scopes: tuple[str, ...]
     ) -> tuple[TokenAnswer, str]:
         """Exchange a caller's token for one for the server; return the issuer, too."""
         found, auth = await self.discover(None), self.auth
-        method = JWT if auth.private_key_file and not auth.method else auth.method
-        client = registered_client(auth.client_id, auth.client_secret, method, found.issuer)
         form = {
             "grant_type": TOKEN_EXCHANGE_GRANT,
             "subject_token": subject_token,
             "subject_token_type": _ACCESS_TOKEN,
             "requested_token_type": _ACCESS_TOKEN,
         }
-        if scopes:
-            form["scope"] = " ".join(scopes)
         if auth.audience:
             form["audience"] = auth.audience
         else:
             form["resource"] = found.resource or self._definition.url
-        issuer = found.issuer
-        answer = await self.request_token(issuer.token_endpoint, client, form, issuer=issuer.issuer)
-        return answer, issuer.issuer
+        return await self._request_as_operator(found.issuer, form, scopes), found.issuer.issuer
+
+    async def _request_as_operator(
+        self, issuer: IssuerMetadata, form: dict[str, str], scopes: tuple[str, ...]
+    ) -> TokenAnswer:
+        """Ask for a token as the client that the operator registered. Raises OAuthError."""
+        auth = self.auth
+        method = JWT if auth.private_key_file and not auth.method else auth.method
+        client = registered_client(auth.client_id, auth.client_secret, method, issuer)
+        if scopes:
+            form["scope"] = " ".join(scopes)
+        return await self.request_token(issuer.token_endpoint, client, form, issuer=issuer.issuer)
 
     async def revoke(self, endpoint: str, client: OAuthClient, issuer: str, token: str) -> None:
         """Tell an issuer that a token is not needed any more. Raises OAuthError."""

@@ -25,7 +25,7 @@ from mcp_junction.errors import (
     VaultError,
     VersionConflict,
 )
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.sign_in import step_up
 from mcp_junction.oauth.tokens import STEP, TokenAnswer, is_client_unknown, is_grant_over

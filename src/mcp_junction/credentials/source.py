@@ -5,13 +5,12 @@
     signed_in ──a fresh token is refused──▶ refused
 
 One renewal at a time: whoever needs it waits for the same task; between processes the credential's
-lease decides (``stored.py``). The old token serves meanwhile; calls wait only for an expired one.
+lease decides (``kinds.py``). The old token serves meanwhile; calls wait only for an expired one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from abc import ABC, abstractmethod
@@ -24,10 +23,9 @@ import msgspec
 from mcp_junction.config.auth import TOKEN_EXCHANGE, ServerAuth
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import parse_url
-from mcp_junction.credentials.subject_tokens import SubjectTokens
-from mcp_junction.credentials.subjects import exchange_subject, subject_of
+from mcp_junction.credentials.subjects import SubjectTokens, exchange_subject, subject_of
 from mcp_junction.errors import OAuthError, StoreError, VaultError
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.oauth.sign_in import MAX_STEP_UPS, step_up
 from mcp_junction.oauth.tokens import STEP as TOKEN_REQUEST
 from mcp_junction.oauth.tokens import renewal_time
@@ -42,8 +40,6 @@ from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken
 
 if TYPE_CHECKING:
     from mcp_junction.store.credentials import CredentialTables
-
-log = logging.getLogger("mcp_junction.credentials")
 
 WAIT: Final = 10.0
 """Seconds that a call waits for a renewal."""
@@ -130,7 +126,7 @@ class CredentialSource(ABC):
         self._failures = 0
         self._retry_at = 0.0
         self._renewing: asyncio.Task[None] | None = None
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._changed = asyncio.Event()
 
     # -- the TokenSource of links
@@ -302,11 +298,8 @@ class CredentialSource(ABC):
 
     def _header_line(self, value: str) -> bytes:
         header = self.auth.header
-        return (
-            f"{header}: {value}\r\n".encode()
-            if header
-            else f"authorization: Bearer {value}\r\n".encode()
-        )
+        line = f"{header}: {value}" if header else f"authorization: Bearer {value}"
+        return f"{line}\r\n".encode()
 
     def _renew_if_used(self) -> None:
         if self.current.is_used and self._can_renew:
@@ -364,10 +357,13 @@ class CredentialSource(ABC):
             self.owner.note_state(self)
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Do something later; in place of when it was planned before."""
+        if (planned := self._timers.get(act)) is not None:
+            planned.cancel()
         loop = asyncio.get_running_loop()
-        self._timers.append(loop.call_later(max(0.0, seconds), act))
+        self._timers[act] = loop.call_later(max(0.0, seconds), act)
 
     def _stop_timers(self) -> None:
-        for timer in self._timers:
+        for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()

@@ -1,12 +1,15 @@
-"""Subjects: under which name a principal has its own credential for a server. Pure names.
+"""Subjects: under which name a principal has its own credential for a server.
 
 The operator's credential is the shared one; an agent has its own; a caller whose access token is
-exchanged is known by that token.
+exchanged is known by that token. Names and types only: tokens are exchanged in ``exchange.py``.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
 
 from mcp_junction.policy.principal import Principal
 
@@ -42,3 +45,24 @@ def agent_subject(agent_id: str) -> str:
 def agent_of(subject: str) -> str | None:
     """Return the agent of a subject; None for the shared one."""
     return subject.removeprefix(_AGENT) if subject.startswith(_AGENT) else None
+
+
+class SubjectToken(msgspec.Struct, frozen=True):
+    """An access token that a caller has shown."""
+
+    text: str
+    expires_at: float
+    scopes: int
+    """How many it has."""
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        return "SubjectToken(…)"
+
+
+class SubjectTokens(Protocol):
+    """Knows the access tokens that callers have shown."""
+
+    def held_by(self, is_meant: Callable[[Principal], bool]) -> list[SubjectToken]:
+        """The tokens of those who are meant, that are good now."""
+        ...

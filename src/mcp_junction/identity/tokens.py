@@ -21,8 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.config.door import DoorConfig
-from mcp_junction.credentials.subject_tokens import SubjectToken
-from mcp_junction.credentials.subjects import TOKEN_KEY
+from mcp_junction.credentials.subjects import TOKEN_KEY, SubjectToken
 from mcp_junction.errors import ScopesMissing, TokenRefused
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.policy.grants import check_agent_id

@@ -15,7 +15,7 @@ import msgspec
 
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.discovery import IssuerMetadata
-from mcp_junction.oauth.tokens import read_code
+from mcp_junction.oauth.tokens import decode_object, read_code
 
 STEP: Final = "client registration"
 NONE: Final = "none"
@@ -117,7 +117,7 @@ def choose_auth_method(issuer: IssuerMetadata) -> str:
 
 def read_registered(status: int, body: bytes, asked: str, host: str) -> OAuthClient:
     """Read the answer to a dynamic registration. Raises OAuthError for one of no use."""
-    found = _decode(body)
+    found = decode_object(body) or {}
     if status not in (200, 201):
         code = found.get("error")
         words = (
@@ -162,11 +162,3 @@ def authenticate(
     elif client.method == JWT:
         form |= {"client_assertion_type": _ASSERTION, "client_assertion": assertion}
     return {}, form
-
-
-def _decode(body: bytes) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -133,11 +133,16 @@ def _jwt_end(token: str) -> float | None:
 def _decode(kind: str, body: bytes) -> dict[str, Any]:
     if kind.partition(";")[0].strip().lower() == "application/x-www-form-urlencoded":
         return dict(parse_qsl(body.decode("latin-1")))
+    return decode_object(body) or {}
+
+
+def decode_object(body: bytes) -> dict[str, Any] | None:
+    """Decode a JSON object that an issuer or a server has sent; None when it is no such thing."""
     try:
         found = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def read_code(code: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.policy.principal import Principal
 from mcp_junction.upstream.outcome import Outcome
 

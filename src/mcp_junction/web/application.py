@@ -23,40 +23,32 @@ class _BoundOperation:
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
-        given, self.parameters, _ = operation.read_signature()
-        self._takes_request = "request" in given
-        self._takes_context = "context" in given
-        self._needs_query = any(one.place == "query" for one in self.parameters)
-        self._needs_headers = any(one.place == "header" for one in self.parameters)
+        self._given, self._parameters, _ = operation.read_signature()
+        self._places = {one.place for one in self._parameters}
 
     def call(self, request: Request, context: Any, path: dict[str, str]) -> Awaitable[Any]:
         """Read the parameters and call the handler. Raises RequestError."""
-        values: dict[str, Any] = {}
-        if self._takes_request:
-            values["request"] = request
-        if self._takes_context:
-            values["context"] = context
-        if self.parameters:
-            places = {"path": path, "query": self._query(request), "header": self._headers(request)}
-            for one in self.parameters:
-                values[one.key] = one.read(places[one.place])
+        offered = {"request": request, "context": context}
+        values: dict[str, Any] = {name: offered[name] for name in self._given}
+        places = {"path": path}
+        if "query" in self._places:
+            places["query"] = _read_query(request.scope["query_string"])
+        if "header" in self._places:
+            places["header"] = _read_headers(request.scope["headers"])
+        values |= {one.key: one.read(places[one.place]) for one in self._parameters}
         return self.operation.handler(**values)
 
-    def _query(self, request: Request) -> dict[str, str]:
-        if not self._needs_query:
-            return {}
-        query = request.scope["query_string"]
-        try:
-            text = query.decode("ascii", "replace")
-            return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=100))
-        except ValueError:
-            raise RequestError("VALIDATION_ERROR", "the query has too many parameters") from None
 
-    def _headers(self, request: Request) -> dict[str, str]:
-        if not self._needs_headers:
-            return {}
-        given = request.scope["headers"]
-        return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in given}
+def _read_query(query: bytes) -> dict[str, str]:
+    try:
+        text = query.decode("ascii", "replace")
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=100))
+    except ValueError:
+        raise RequestError("VALIDATION_ERROR", "the query has too many parameters") from None
+
+
+def _read_headers(given: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in given}
 
 
 class _Node:

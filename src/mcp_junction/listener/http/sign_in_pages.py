@@ -19,8 +19,7 @@ import msgspec
 
 from mcp_junction.credentials.credentials import CALLBACK, CLIENT_DOCUMENT, START
 from mcp_junction.credentials.kinds import StoredSource
-from mcp_junction.credentials.logins import StartedLogin
-from mcp_junction.credentials.sign_ins import SignIns
+from mcp_junction.credentials.sign_ins import SignIns, StartedLogin
 from mcp_junction.credentials.subjects import SHARED, agent_of, agent_subject
 from mcp_junction.errors import JunctionError, NotFound, NotPermitted
 from mcp_junction.listener.http.host import Receive, Scope, Send
@@ -115,7 +114,7 @@ class SignInPages:
 
         Anybody may ask: nothing is made, and nothing is said of whether there is such a server.
         """
-        logins = await self._sign_ins.credentials.logins()
+        logins = await self._sign_ins.logins()
         try:
             record = await logins.find(reference)
         except NotFound:
@@ -147,7 +146,7 @@ class SignInPages:
         """Take the answer of an issuer, from the browser that was sent there."""
         query = scope["query_string"].decode("latin-1")
         state = read_callback(query).get("state", "")
-        logins = await self._sign_ins.credentials.logins()
+        logins = await self._sign_ins.logins()
         record = await logins.find_by_state(state)
         if self._sessions.read_cookie(scope, _STATE) != state:
             raise NotPermitted("this sign-in was begun in another browser")

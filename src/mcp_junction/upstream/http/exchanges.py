@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
-from mcp_junction.oauth.challenges import BearerChallenge, read_challenge
+from mcp_junction.oauth.discovery import BearerChallenge, read_challenge
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
 from mcp_junction.protocol.sse import EventReader, reconnect_delay
 from mcp_junction.protocol.versions import INTERNAL_ERROR, STATELESS

@@ -13,7 +13,7 @@ import asyncio
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import check_headers
-from mcp_junction.oauth.challenges import BearerChallenge
+from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.sse import reconnect_delay

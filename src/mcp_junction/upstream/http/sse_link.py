@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import FrameError, Phase, ServerError
-from mcp_junction.oauth.challenges import BearerChallenge, read_challenge
+from mcp_junction.oauth.discovery import BearerChallenge, read_challenge
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR
