@@ -11,7 +11,7 @@ from mcp_junction.governance.from_settings import (
     retry_policy_of,
     token_ttl_of,
 )
-from mcp_junction.policy.decision_cache import DEFAULT_TTL as CACHE_TTL
+from mcp_junction.policy.live_policy import DEFAULT_TTL as CACHE_TTL
 from mcp_junction.policy.tokens import DEFAULT_TTL as TOKEN_TTL
 from mcp_junction.resilience.breaker import BreakerSettings
 from mcp_junction.resilience.retry import RetryPolicy

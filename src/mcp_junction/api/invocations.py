@@ -21,10 +21,9 @@ from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.judged_call import JudgedCall
 from mcp_junction.errors import RequestError
-from mcp_junction.policy.acting import ROLE
 from mcp_junction.policy.decision import CallTarget, PolicyDecision
 from mcp_junction.policy.grants import TOOLS
-from mcp_junction.policy.principal import Role
+from mcp_junction.policy.principal import ROLE_RULE, Role
 from mcp_junction.policy.risk import assess
 from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS, SERVER_UNAVAILABLE
 from mcp_junction.registry.known_tools import KnownTool
@@ -116,7 +115,7 @@ def _unknown(name: str, server: str, hides: bool) -> RequestError:
 
 
 def _denied(decision: PolicyDecision, words: str) -> RequestError:
-    return RequestError("FORBIDDEN" if decision.rule == ROLE else "DENIED", words)
+    return RequestError("FORBIDDEN" if decision.rule == ROLE_RULE else "DENIED", words)
 
 
 def describe_end(end: RestOutcome) -> dict[str, Any]:

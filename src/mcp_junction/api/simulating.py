@@ -25,9 +25,9 @@ from mcp_junction.api.routes import (
 from mcp_junction.calls.methods import KIND_OF
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.decision import CallTarget
+from mcp_junction.policy.explanation import PastCalls, simulate
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.risk import NO_RISK
-from mcp_junction.policy.simulation import PastCalls, simulate
 from mcp_junction.store.records import AuditQuery, AuditRow
 from mcp_junction.web.routing import Router, post
 

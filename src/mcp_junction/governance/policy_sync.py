@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.governance.condition_compiler import ConditionCompiler
-from mcp_junction.policy.access import Grants
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.principal import Grants, Principal, Role
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.store.policy import TOPIC, AgentPolicy, PolicyTables
 from mcp_junction.store.store import Store

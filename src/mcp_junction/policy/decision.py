@@ -2,7 +2,7 @@
 
 Facts in, decision out: the principal, the agent that it names, that agent's grants and their
 tokens, what the tool is, and the time. Nothing is looked up, spent, counted or written here; limits
-and breakers come later in the pipeline. Remembering decisions is ``decision_cache.py``,
+and breakers come later in the pipeline. Remembering decisions is ``live_policy.py``,
 explaining them ``explanation.py``.
 """
 
@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.policy.acting import ROLE, ActingAgent, ActingRefusal, resolve_acting_agent
 from mcp_junction.policy.arguments import Arguments
 from mcp_junction.policy.conditions import CallReader, read_annotations
 from mcp_junction.policy.grant_set import GrantSet
@@ -25,7 +24,14 @@ from mcp_junction.policy.grants import (
     Grant,
 )
 from mcp_junction.policy.patterns import compile_pattern
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.principal import (
+    ROLE_RULE,
+    ActingAgent,
+    ActingRefusal,
+    Principal,
+    Role,
+    resolve_acting_agent,
+)
 from mcp_junction.policy.risk import NO_RISK, Risk
 from mcp_junction.policy.tokens import (
     APPROVAL,
@@ -145,7 +151,7 @@ def decide_by_role(principal: Principal, named: str | None) -> PolicyDecision | 
     if acting.id == OWNER_GRANT.agent_id and principal.role is _OWNER:
         return _OWNER_DECISION
     return PolicyDecision(
-        True, ROLE, "an administrator that calls as itself may call everything", acting.id
+        True, ROLE_RULE, "an administrator that calls as itself may call everything", acting.id
     )
 
 

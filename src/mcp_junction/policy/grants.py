@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_junction.errors import ConditionError, Problem, ProblemCode
-from mcp_junction.policy.acting import MAX_AGENT_ID
 from mcp_junction.policy.cel_syntax import parse_condition
 from mcp_junction.policy.patterns import MAX_PATTERN
-from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.policy.principal import LOCAL_OWNER, MAX_AGENT_ID, Principal, Role
 from mcp_junction.policy.tokens import DEFAULT_TTL, NONE, TokenMode
 
 ANY: Final = "*"
