@@ -30,7 +30,7 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
 from mcp_junction.credentials.credentials import Credentials
-from mcp_junction.governance.assembly import open_governance
+from mcp_junction.governance.governance import open_governance
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens

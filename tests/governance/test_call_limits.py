@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_junction.governance.call_limits import CallLimits
-from mcp_junction.governance.from_settings import buckets_of
+from mcp_junction.governance.governance import buckets_of
 from mcp_junction.policy.grants import ANY, CallLimit, Grant
 from mcp_junction.resilience.buckets import Buckets, Limited
 from mcp_junction.tasks import TaskScope

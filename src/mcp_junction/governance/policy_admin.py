@@ -18,6 +18,7 @@ from uuid import uuid4
 import msgspec
 
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import (
     ConditionError,
     InvalidChange,
@@ -302,3 +303,8 @@ def _check_permitted(by: Principal, agent_id: str) -> None:
     if not can_change_policy_of(by, agent_id):
         words = "an orchestrator never changes its own policy; ask an administrator"
         raise NotPermitted(words)
+
+
+def token_ttl_of(settings: Settings) -> float:
+    """Return the seconds that a token is good for, unless its grant says otherwise."""
+    return settings.token_ttl_minutes * 60.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mcp_junction.catalog.items import ListItem
-from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.tool_facts import ToolSettings
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.declarations import Declared

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.tool_facts import ToolSettings
 from mcp_junction.policy.risk import Risk
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.policy.versions import is_compatible, parse_ranges
