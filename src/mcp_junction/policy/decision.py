@@ -109,35 +109,6 @@ class PolicyDecision(msgspec.Struct, frozen=True):
         return ALLOW if self.allowed else DENY
 
 
-def decide(
-    principal: Principal,
-    named: str | None,
-    grants: GrantSet,
-    target: CallTarget,
-    now: float,
-    *,
-    tokens: Tokens = _NO_TOKENS,
-    presented: PresentedToken | None = None,
-    has_idempotency_key: bool = False,
-    call: CallReader | None = None,
-) -> PolicyDecision:
-    """Decide about one call. ``grants`` are those of the agent under whose name it is made."""
-    acting = decide_by_role(principal, named)
-    if isinstance(acting, PolicyDecision):
-        return acting
-    if grants.agent_id != acting.id:
-        raise ValueError(f"the grants are those of {grants.agent_id!r}, not of {acting.id!r}")
-    return decide_by_grants(
-        grants,
-        target,
-        now,
-        tokens=tokens,
-        presented=presented,
-        has_idempotency_key=has_idempotency_key,
-        call=call,
-    )
-
-
 def decide_by_role(principal: Principal, named: str | None) -> PolicyDecision | ActingAgent:
     """Decide about a call that needs no look at grants; else return whose grants are needed.
 
@@ -199,13 +170,6 @@ def decide_by_grants(
         for grant in live
     ]
     return _decide_high_risk(grants.agent_id, target, live, checks, until)
-
-
-def can_see(principal: Principal, grants: GrantSet, target: CallTarget, now: float) -> bool:
-    """Whether something is listed to a principal: agents see what they may call, others all."""
-    if principal.role is not Role.AGENT:
-        return True
-    return grants.admits(target.kind, target.server_id, target.name, now) is not None
 
 
 def deny_by_default(agent_id: str) -> PolicyDecision:

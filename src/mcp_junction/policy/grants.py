@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -179,22 +179,12 @@ def parse_target(
 
 def check_grant(grant: Grant, by: Principal, now: float) -> list[Problem]:
     """Find everything that is wrong with a grant that ``by`` wants to give."""
-    return [
-        problem
-        for problem in (
-            check_agent_id(grant.agent_id),
-            _check_server(grant.server_id),
-            *_check_kinds(grant),
-            _check_pattern(grant),
-            _check_mode(grant.token_mode, by),
-            _check_ttl(grant.token_ttl),
-            _check_limits(grant.limits),
-            _check_expiry(grant.expires_at, now),
-            _check_note(grant.note),
-            _check_condition(grant.when),
-        )
-        if problem is not None
-    ]
+    wrong_agent = check_agent_id(grant.agent_id)
+    found = [] if wrong_agent is None else [wrong_agent]
+    found += [_problem(*fault) for fault in _find_wrong_target(grant)]
+    if grant.token_mode is NONE and by.role not in (Role.OWNER, Role.ADMIN):
+        found.append(_problem("token_mode", "can be none only by an administrator; use window"))
+    return found + [_problem(*fault) for fault in _find_wrong_terms(grant, now)]
 
 
 def is_evasive_uri(uri: str) -> bool:
@@ -222,72 +212,42 @@ def check_agent_id(agent_id: str) -> Problem | None:
     return None
 
 
-def _check_server(server_id: str) -> Problem | None:
-    return None if server_id else _problem("server_id", "must be a server's id or name, or *")
-
-
-def _check_kinds(grant: Grant) -> Iterable[Problem]:
-    if not grant.kinds or not set(grant.kinds) <= set(KINDS):
-        yield _problem("kinds", f"must be one or more of {', '.join(KINDS)}")
-    elif grant.kinds != order_kinds(grant.kinds):
-        yield _problem("kinds", "must be in order, each once")
-    if grant.actions != (INVOKE,):
-        yield _problem("actions", f'must be ["{INVOKE}"], the only action there is')
-
-
-def _check_pattern(grant: Grant) -> Problem | None:
+def _find_wrong_target(grant: Grant) -> Iterator[tuple[str, str]]:
+    """Find what is wrong with what a grant is for: the field, and what to write there."""
     name = grant.tool_name
+    if not grant.server_id:
+        yield "server_id", "must be a server's id or name, or *"
+    if not grant.kinds or not set(grant.kinds) <= set(KINDS):
+        yield "kinds", f"must be one or more of {', '.join(KINDS)}"
+    elif grant.kinds != order_kinds(grant.kinds):
+        yield "kinds", "must be in order, each once"
+    if grant.actions != (INVOKE,):
+        yield "actions", f'must be ["{INVOKE}"], the only action there is'
     if not 1 <= len(name) <= MAX_PATTERN:
-        return _problem("tool_name", f"must be 1 to {MAX_PATTERN} characters; use * for the rest")
-    if RESOURCES in grant.kinds and is_evasive_uri(name):
-        return _problem(
+        yield "tool_name", f"must be 1 to {MAX_PATTERN} characters; use * for the rest"
+    elif RESOURCES in grant.kinds and is_evasive_uri(name):
+        yield (
             "tool_name",
             "must not have .. segments or encoded / . \\ where resources are granted;"
             " write the URI plainly",
         )
-    return None
 
 
-def _check_mode(mode: TokenMode, by: Principal) -> Problem | None:
-    if mode is NONE and by.role not in (Role.OWNER, Role.ADMIN):
-        return _problem("token_mode", "can be none only by an administrator; use window")
-    return None
-
-
-def _check_ttl(ttl: float) -> Problem | None:
-    if not 0 < ttl <= MAX_TTL:
-        return _problem("token_ttl", f"must be more than 0 and at most {MAX_TTL:.0f} seconds")
-    return None
-
-
-def _check_limits(limits: CallLimit | None) -> Problem | None:
-    if limits is None:
-        return None
-    if not 1 <= limits.calls <= MAX_CALLS:
-        return _problem("limits.calls", f"must be 1 to {MAX_CALLS}; revoke a grant to allow none")
-    if not SHORTEST_WINDOW <= limits.per <= MAX_TTL:
-        return _problem("limits.per", f"must be {SHORTEST_WINDOW:g} to {MAX_TTL:.0f} seconds")
-    return None
-
-
-def _check_expiry(expires_at: float | None, now: float) -> Problem | None:
-    if expires_at is None:
-        return None
-    if not math.isfinite(expires_at) or expires_at <= now:
-        return _problem("expires_at", "must be in the future; leave it out for no end")
-    return None
-
-
-def _check_condition(source: str) -> Problem | None:
+def _find_wrong_terms(grant: Grant, now: float) -> Iterator[tuple[str, str]]:
+    """Find what is wrong with how long, how often and when a grant allows."""
+    limits, ends = grant.limits, grant.expires_at
+    if not 0 < grant.token_ttl <= MAX_TTL:
+        yield "token_ttl", f"must be more than 0 and at most {MAX_TTL:.0f} seconds"
+    if limits is not None and not 1 <= limits.calls <= MAX_CALLS:
+        yield "limits.calls", f"must be 1 to {MAX_CALLS}; revoke a grant to allow none"
+    elif limits is not None and not SHORTEST_WINDOW <= limits.per <= MAX_TTL:
+        yield "limits.per", f"must be {SHORTEST_WINDOW:g} to {MAX_TTL:.0f} seconds"
+    if ends is not None and not now < ends < math.inf:
+        yield "expires_at", "must be in the future; leave it out for no end"
+    if len(grant.note) > MAX_NOTE:
+        yield "note", f"is longer than {MAX_NOTE} characters"
     try:
-        if source:
-            parse_condition(source)
+        if grant.when:
+            parse_condition(grant.when)
     except ConditionError as error:
-        return _problem("when", str(error))
-    return None
-
-
-def _check_note(note: str) -> Problem | None:
-    return (
-        _problem("note", f"is longer than {MAX_NOTE} characters") if len(note) > MAX_NOTE else None
-    )
+        yield "when", str(error)
