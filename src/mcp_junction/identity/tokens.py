@@ -260,8 +260,8 @@ class AccessTokens:
 
     @property
     def grantees(self) -> set[str]:
-        """The grantees that have a token."""
-        return {principal.grantee for principal in self._kept}
+        """The grantees that have a token, or one that is accepted for the leeway yet."""
+        return {one.grantee for one in (*self._kept, *self.verified.values())}
 
     def is_own(self, principal: Principal) -> bool:
         """Whether a principal has shown an access token, rather than a key.
