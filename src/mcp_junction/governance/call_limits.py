@@ -161,7 +161,7 @@ class CallLimits:
         try:
             if records:
                 await self._table.store(records, now)
-        except StoreError:
+        except BaseException:  # cancelled, too: whether it was stored is not known
             self._changed |= changed  # they are stored the next time
             raise
 
