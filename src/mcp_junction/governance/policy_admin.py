@@ -199,7 +199,10 @@ class PolicyAdministration:
 
         Raises InvalidChange and NotPermitted.
         """
-        self._check_agent(by, agent_id)
+        _check_permitted(by, agent_id)
+        wrong = check_agent_id(agent_id)
+        if wrong is not None:
+            raise InvalidChange([wrong])
         now = time.time()
         tokens = _NewTokens(now)
         agent = AgentRecord(agent_id, agent_type, tuple(declared), now, by.id)
@@ -237,13 +240,6 @@ class PolicyAdministration:
         return removed.keys
 
     # -- parts
-
-    @staticmethod
-    def _check_agent(by: Principal, agent_id: str) -> None:
-        _check_permitted(by, agent_id)
-        wrong = check_agent_id(agent_id)
-        if wrong is not None:
-            raise InvalidChange([wrong])
 
     async def _compile(self, source: str) -> None:
         try:
@@ -301,8 +297,7 @@ class PolicyAdministration:
 
 def _check_permitted(by: Principal, agent_id: str) -> None:
     if not can_change_policy_of(by, agent_id):
-        words = "an orchestrator never changes its own policy; ask an administrator"
-        raise NotPermitted(words)
+        raise NotPermitted("an orchestrator never changes its own policy; ask an administrator")
 
 
 def token_ttl_of(settings: Settings) -> float:

@@ -169,7 +169,8 @@ class PolicySync:
             async with asyncio.timeout(_COMPILING):
                 await self.conditions.compile_all(sources)
         except TimeoutError:
-            self._uncompiled |= {agent for agent, one in found.items() if _has_any(one, sources)}
+            late = {agent for agent, one in found.items() if any(g.when for g in one.grants)}
+            self._uncompiled |= late
 
     async def _compile_late(self) -> None:
         """Compile what could not be compiled in time, and take it into force."""
@@ -227,10 +228,6 @@ class PolicySync:
                 sink(changes)
             except Exception:  # the policy holds whatever becomes of the news of it
                 log.exception("a sink of policy changes failed")
-
-
-def _has_any(policy: AgentPolicy, sources: set[str]) -> bool:
-    return any(grant.when in sources for grant in policy.grants)
 
 
 def _equal(some: Iterable[object], others: Sequence[object]) -> bool:

@@ -187,9 +187,8 @@ class ToolFactsCache:
             return ToolFacts(target, RepeatHints(read_only=True), route.timeout, None)
         setting = self.settings.of(upstream.definition.id, name) or _UNSET
         members = route.item.members if route.item is not None else {}
-        notes = _read_annotations(members.get("annotations"))
-        risk = self.settings.risk_of(upstream.definition.id, name, members.get("annotations"))
-        schema = members.get("inputSchema")
+        annotations, schema = members.get("annotations"), members.get("inputSchema")
+        risk = self.settings.risk_of(upstream.definition.id, name, annotations)
         return ToolFacts(
             CallTarget(
                 upstream.definition.id,
@@ -197,21 +196,16 @@ class ToolFactsCache:
                 TOOLS.name,
                 risk,
                 server=route.pair.server,
-                annotations=members.get("annotations"),
+                annotations=annotations,
             ),
-            _hints(setting, notes, upstream),
+            _hints(setting, _read_annotations(annotations), upstream),
             setting.timeout_ms / 1000 if setting.timeout_ms else route.timeout,
             schema,
             setting.fallbacks,
             risk.is_high,
             not risk.is_high and not setting.fallbacks,
-            self._compile(schema),
+            None if schema is None or self._schemas is None else self._schemas.of(schema),
         )
-
-    def _compile(self, schema: Raw | None) -> CompiledSchema | None:
-        if schema is None or self._schemas is None:
-            return None
-        return self._schemas.of(schema)
 
 
 def _hints(setting: ToolSetting, notes: _Annotations, upstream: Upstream) -> RepeatHints:

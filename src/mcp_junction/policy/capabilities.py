@@ -15,7 +15,6 @@ from mcp_junction.policy.grants import (
     Grant,
     GrantKey,
     GrantSource,
-    GrantTarget,
     check_grant,
     parse_target,
 )
@@ -62,28 +61,20 @@ def bind(
         if isinstance(target, Problem):
             problems.append(target._replace(path=path))
             continue
-        grant = _make_grant(agent_id, target, by, now, token_ttl)
+        grant = Grant(
+            "",
+            agent_id,
+            *target,
+            token_ttl=token_ttl,
+            granted_at=now,
+            granted_by=by.id,
+            source=GrantSource.BOUND,
+        )
         problems += [p._replace(path=f"{path} {p.path}") for p in check_grant(grant, by, now)]
         wanted[grant.key] = grant
     if problems:
         return Binding(problems=tuple(problems))
     return _compare(wanted, [g for g in existing if g.agent_id == agent_id], new_id)
-
-
-def _make_grant(
-    agent_id: str, target: GrantTarget, by: Principal, now: float, token_ttl: float
-) -> Grant:
-    return Grant(
-        id="",
-        agent_id=agent_id,
-        server_id=target.server_id,
-        tool_name=target.tool_name,
-        kinds=target.kinds,
-        token_ttl=token_ttl,
-        granted_at=now,
-        granted_by=by.id,
-        source=GrantSource.BOUND,
-    )
 
 
 def _compare(
