@@ -7,6 +7,7 @@ used up. Each process counts for itself. A call counts once, whatever its attemp
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -160,7 +161,7 @@ class CallLimits:
         try:
             if records:
                 await self._table.store(records, now)
-        except BaseException:  # cancelled, too: whether it was stored is not known
+        except (StoreError, asyncio.CancelledError):
             self._changed |= changed  # they are stored the next time
             raise
 

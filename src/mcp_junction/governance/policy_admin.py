@@ -29,8 +29,7 @@ from mcp_junction.errors import (
 )
 from mcp_junction.governance.condition_compiler import ConditionCompiler
 from mcp_junction.governance.policy_sync import PolicySync
-from mcp_junction.policy.capabilities import bind
-from mcp_junction.policy.grants import ANY, Grant, check_agent_id, check_grant
+from mcp_junction.policy.grants import ANY, Grant, bind, check_agent_id, check_grant
 from mcp_junction.policy.principal import Principal, can_change_policy_of
 from mcp_junction.policy.tokens import APPROVAL, NONE, Token, hash_secret, write_token
 from mcp_junction.store.agents import AgentRecord
