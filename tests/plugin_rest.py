@@ -30,12 +30,11 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.config.load import Config, without_file
 from mcp_junction.credentials.credentials import Credentials
-from mcp_junction.governance.assembly import open_governance
+from mcp_junction.governance.governance import open_governance
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens
-from mcp_junction.policy.access import AccessPolicy
-from mcp_junction.policy.principal import Role
+from mcp_junction.policy.principal import AccessPolicy, Role
 from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.registry import Registry, RegistryParts

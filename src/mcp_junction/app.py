@@ -39,8 +39,7 @@ from mcp_junction.eras.tasks import ResolveTask
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.eras.url_questions import UrlQuestions
 from mcp_junction.listener.capabilities import ServerSummary
-from mcp_junction.policy.access import AccessPolicy
-from mcp_junction.policy.principal import LOCAL_OWNER, Principal
+from mcp_junction.policy.principal import LOCAL_OWNER, AccessPolicy, Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
 from mcp_junction.protocol.names import Spelling

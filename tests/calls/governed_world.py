@@ -8,8 +8,7 @@ from mcp_junction.calls.pipeline import GovernedStages
 from mcp_junction.calls.stages.breaker import CircuitBreaker
 from mcp_junction.calls.stages.retry import RetryCalls
 from mcp_junction.governance.circuits import Circuits
-from mcp_junction.governance.tool_facts import ToolFactsCache
-from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.tool_facts import ToolFactsCache, ToolSettings
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.resilience.breaker import BreakerSettings
 from mcp_junction.resilience.retry import RetryPolicy

@@ -17,8 +17,7 @@ from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.items import ListItem, ServerLists
 from mcp_junction.catalog.scope import Scopes
 from mcp_junction.governance.schemas import SchemaCache
-from mcp_junction.governance.tool_facts import ToolFactsCache
-from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.tool_facts import ToolFactsCache, ToolSettings
 from mcp_junction.policy.conditions import GrantCondition
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy

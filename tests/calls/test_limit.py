@@ -6,7 +6,7 @@ from tests.calls.world import body
 
 from mcp_junction.calls.stages.limit import LimitCalls
 from mcp_junction.governance.call_limits import CallLimits
-from mcp_junction.governance.from_settings import buckets_of
+from mcp_junction.governance.governance import buckets_of
 from mcp_junction.policy.grants import CallLimit
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.versions import RATE_LIMITED

@@ -9,7 +9,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS, ListItem
 from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
-from mcp_junction.policy.access import admit_all
+from mcp_junction.policy.principal import admit_all
 
 LISTS = st.lists(
     st.tuples(st.sampled_from("abcdef"), st.sampled_from("12")), unique_by=lambda item: item[0]

@@ -4,14 +4,14 @@ import pytest
 
 from mcp_junction.config.merge import RANGES, RATES, merge_settings, parse_rate
 from mcp_junction.config.settings import DEFAULTS, VARIABLE_NAMES, Settings, variable_of
-from mcp_junction.governance.from_settings import (
+from mcp_junction.governance.governance import (
     breaker_settings_of,
     buckets_of,
     cache_ttl_of,
     retry_policy_of,
-    token_ttl_of,
 )
-from mcp_junction.policy.decision_cache import DEFAULT_TTL as CACHE_TTL
+from mcp_junction.governance.policy_admin import token_ttl_of
+from mcp_junction.policy.live_policy import DEFAULT_TTL as CACHE_TTL
 from mcp_junction.policy.tokens import DEFAULT_TTL as TOKEN_TTL
 from mcp_junction.resilience.breaker import BreakerSettings
 from mcp_junction.resilience.retry import RetryPolicy

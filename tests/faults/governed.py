@@ -14,9 +14,8 @@ from mcp_junction.app import Junction
 from mcp_junction.audit.checkpoints import CheckpointDirectory
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.config.load import Config, load
-from mcp_junction.governance.assembly import open_governance
-from mcp_junction.governance.governance import Governance
-from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.governance import Governance, open_governance
+from mcp_junction.governance.tool_facts import ToolSettings
 from mcp_junction.listener.acceptance import accept
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.policy.tool_settings import ToolSetting

@@ -1,9 +1,11 @@
 """Limits of agents, servers, tools and grants; what is used up survives a restart."""
 
+import asyncio
+
 import pytest
 
 from mcp_junction.governance.call_limits import CallLimits
-from mcp_junction.governance.from_settings import buckets_of
+from mcp_junction.governance.governance import buckets_of
 from mcp_junction.policy.grants import ANY, CallLimit, Grant
 from mcp_junction.resilience.buckets import Buckets, Limited
 from mcp_junction.tasks import TaskScope
@@ -164,3 +166,24 @@ async def test_what_changed_is_stored_when_the_service_ends(store, dump, time):
     take(limits, grant("g1"))
     await tasks.close()
     assert [row[0] for row in await dump.run("SELECT grant_id FROM limit_windows")] == ["g1"]
+
+
+async def test_what_is_being_stored_when_the_process_ends_is_stored_once_more(time):
+    """A statement that is cancelled may not have been carried out."""
+    stored, is_storing = [], asyncio.Event()
+
+    class Table:
+        async def store(self, records, now):
+            stored.append([record.grant_id for record in records])
+            if not is_storing.is_set():
+                is_storing.set()
+                await asyncio.Event().wait()
+
+    limits, clock, tasks = CallLimits(table=Table(), now=time), FakeClock(), TaskScope("limits")
+    take(limits, grant("g1"))
+    tasks.spawn(limits.run(clock))
+    await asyncio.sleep(0)
+    await clock.advance(60)
+    await asyncio.wait_for(is_storing.wait(), 30)
+    await asyncio.wait_for(tasks.close(), 30)
+    assert stored == [["g1"], ["g1"]]

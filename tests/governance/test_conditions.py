@@ -12,8 +12,8 @@ from mcp_junction.governance import condition_compiler
 from mcp_junction.governance.condition_compiler import ConditionCompiler
 from mcp_junction.governance.policy_sync import PolicySync
 from mcp_junction.policy.arguments import read_arguments
-from mcp_junction.policy.capabilities import Binding
 from mcp_junction.policy.decision import CallTarget
+from mcp_junction.policy.grants import Binding
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.store.agents import AgentRecord

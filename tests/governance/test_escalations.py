@@ -107,6 +107,16 @@ async def test_after_a_restart_it_goes_on_with_what_is_open(store):
     assert one.count == 3
 
 
+async def test_what_failed_just_before_the_end_is_stored_at_the_end(store):
+    process, tasks = Process(store), TaskScope("escalations")
+    tasks.spawn(process.escalations.run())
+    await asyncio.sleep(0)
+    process.fail(2)
+    await asyncio.wait_for(tasks.close(), BOUND)
+    (one,) = await store.escalations.read(ALL)
+    assert one.count == 2
+
+
 async def test_who_reads_while_they_are_being_stored_finds_them(store, monkeypatch):
     process = Process(store)
     process.fail()

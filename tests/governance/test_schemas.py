@@ -6,8 +6,13 @@ import socket
 import pytest
 
 from mcp_junction.governance import schemas
-from mcp_junction.governance.pattern_cost import count_nested_repeats, weigh_pattern
-from mcp_junction.governance.schema_cost import MAX_CHAIN, MAX_COST, measure_cost
+from mcp_junction.governance.schema_cost import (
+    MAX_CHAIN,
+    MAX_COST,
+    count_nested_repeats,
+    measure_cost,
+    weigh_pattern,
+)
 from mcp_junction.governance.schemas import SchemaCache, check_schema, compile_schema
 from mcp_junction.policy.arguments import read_arguments
 

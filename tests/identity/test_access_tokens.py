@@ -251,6 +251,19 @@ async def test_a_verified_token_is_known_until_it_expires():
     assert not world.tokens.verified
 
 
+async def test_what_a_token_gives_is_kept_as_long_as_the_token_is_accepted():
+    world = World(admit=lambda agent, conditions: f"{agent}#1", grants={"read": ["files.*"]})
+    header = f"Bearer {world.token(scope='read')}".encode()
+    principal = await world.tokens.verify(header)
+    world.now += 601
+    world.tokens.expire()
+    assert header in world.tokens.verified, "the clocks may differ"
+    assert world.tokens.grantees == {principal.grantee} == {"corp:alice#1"}
+    world.now += 60
+    world.tokens.expire()
+    assert world.tokens.grantees == set()
+
+
 async def test_a_newer_token_keeps_what_is_open():
     world = World()
     await world.verify(world.token())

@@ -2,15 +2,17 @@
 
 import pytest
 
-from mcp_junction.policy.acting import ActingAgent, ActingRefusal, resolve_acting_agent
 from mcp_junction.policy.principal import (
     LOCAL_OWNER,
+    ActingAgent,
+    ActingRefusal,
     Principal,
     Right,
     Role,
     can_change_policy_of,
     can_read_policy_of,
     has_right,
+    resolve_acting_agent,
 )
 
 ADMIN = Principal("root", Role.ADMIN)
@@ -26,8 +28,8 @@ VIEWER = Principal("watcher", Role.VIEWER)
         (LOCAL_OWNER, "local-owner", ActingAgent("local-owner", True)),
         (ADMIN, None, ActingAgent("root", True)),
         (ADMIN, "root", ActingAgent("root", True)),
-        (ADMIN, "agent-1", ActingAgent("agent-1", False, True)),
-        (CONDUCTOR, "agent-1", ActingAgent("agent-1", False, True)),
+        (ADMIN, "agent-1", ActingAgent("agent-1", False)),
+        (CONDUCTOR, "agent-1", ActingAgent("agent-1", False)),
         (AGENT, None, ActingAgent("agent-1", False)),
         (AGENT, "agent-1", ActingAgent("agent-1", False)),
     ],

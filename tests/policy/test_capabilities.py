@@ -4,8 +4,7 @@ import itertools
 
 import msgspec
 
-from mcp_junction.policy.capabilities import Binding, bind
-from mcp_junction.policy.grants import KINDS, Grant, GrantSource
+from mcp_junction.policy.grants import KINDS, Binding, Grant, GrantSource, bind
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.tokens import TokenMode
 

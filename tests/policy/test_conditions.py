@@ -7,13 +7,14 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 from tests.policy.cel_reference import Dice, evaluate, write
+from tests.policy.deciding import decide
 
 from mcp_junction.errors import ArgumentsError, ConditionError
 from mcp_junction.policy.arguments import Arguments, read_arguments
 from mcp_junction.policy.cel_syntax import MAX_SOURCE, find_reads, parse_condition
 from mcp_junction.policy.condition_values import MAX_READ
 from mcp_junction.policy.conditions import GrantCondition
-from mcp_junction.policy.decision import CallTarget, decide
+from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.explanation import explain
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.grants import Grant

@@ -3,18 +3,18 @@
 import random
 
 import pytest
+from tests.policy.deciding import decide
 
 from mcp_junction.policy.decision import (
     ALLOW,
     DENY,
     CallTarget,
     PolicyDecision,
-    can_see,
-    decide,
 )
 from mcp_junction.policy.explanation import explain
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.grants import KINDS, OWNER_GRANT, CallLimit, Grant, is_evasive_uri
+from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.policy.risk import assess
 from mcp_junction.policy.tokens import Token, TokenMode, hash_secret, read_token, write_token
@@ -85,9 +85,11 @@ def test_who_may_not_call_is_refused_whatever_the_grants(principal, named, rule)
     assert (decision.allowed, decision.rule) == (False, rule)
 
 
-def test_the_grants_of_another_agent_are_a_mistake():
-    with pytest.raises(ValueError, match="agent-2"):
-        decide(AGENT, None, GrantSet("agent-2"), READ, NOW)
+def test_the_grants_of_another_agent_decide_nothing():
+    live = LivePolicy({"files": "s1"})
+    live.put("agent-2", [Grant("g1", "agent-2", "s1", "read")], [], NOW)
+    assert not live.decide(AGENT, None, READ, NOW).allowed
+    assert live.decide(Principal("agent-2", Role.AGENT), None, READ, NOW).allowed
 
 
 # -- high risk
@@ -179,11 +181,13 @@ def test_what_a_call_carried_is_not_remembered():
 
 
 def test_agents_see_what_they_may_call_and_others_see_all():
-    some = grants(grant("write", token_mode=TokenMode.SINGLE_USE))
-    assert can_see(AGENT, some, WRITE, NOW)  # a token is not needed to see it
-    assert not can_see(AGENT, some, READ, NOW)
+    live = LivePolicy({"files": "s1"})
+    live.put("agent-1", [grant("write", token_mode=TokenMode.SINGLE_USE)], [], NOW)
+    admits = live.grants(AGENT).of("tools", "files")
+    assert admits("write")  # a token is not needed to see it
+    assert not admits("read")
     for other in (LOCAL_OWNER, ADMIN, CONDUCTOR, VIEWER):
-        assert can_see(other, GrantSet(other.id), READ, NOW)
+        assert live.grants(other) is None, "all"
 
 
 # -- why

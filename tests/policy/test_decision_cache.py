@@ -3,11 +3,12 @@
 import random
 
 import pytest
+from tests.policy.deciding import decide
 
-from mcp_junction.policy.decision import CallTarget, decide
-from mcp_junction.policy.decision_cache import DEFAULT_TTL, DecisionCache
+from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.grants import Grant
+from mcp_junction.policy.live_policy import DEFAULT_TTL, DecisionCache
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import assess
 

@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from mcp_junction.policy.access import AccessPolicy, Grants
 from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.grants import KINDS, Grant
 from mcp_junction.policy.live_policy import LivePolicy
-from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.policy.principal import LOCAL_OWNER, AccessPolicy, Grants, Principal, Role
 from mcp_junction.policy.risk import assess
 from mcp_junction.policy.tokens import Token, TokenMode, hash_secret
 

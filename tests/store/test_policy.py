@@ -10,8 +10,15 @@ import msgspec
 import pytest
 
 from mcp_junction.errors import InvalidChange, NotFound, Problem, ProblemCode
-from mcp_junction.policy.capabilities import bind
-from mcp_junction.policy.grants import ANY, KINDS, CallLimit, Grant, GrantSource, migrated_grant
+from mcp_junction.policy.grants import (
+    ANY,
+    KINDS,
+    CallLimit,
+    Grant,
+    GrantSource,
+    bind,
+    migrated_grant,
+)
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.tokens import Token, TokenMode
 from mcp_junction.store.agents import AgentRecord
@@ -174,7 +181,7 @@ async def test_binding_gives_what_is_declared_and_takes_what_was_bound_before(st
 
 
 async def test_problems_of_a_binding_leave_everything_as_it_was(store, tokens):
-    from mcp_junction.policy.capabilities import Binding
+    from mcp_junction.policy.grants import Binding
 
     wrong = Binding(problems=(Problem(ProblemCode.INVALID_SCHEMA, "declared_tools[0]", "is not"),))
     with pytest.raises(InvalidChange):

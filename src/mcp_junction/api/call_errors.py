@@ -19,9 +19,8 @@ from mcp_junction.calls.judged_call import JudgedCall
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.errors import JunctionError, NotFound, RequestError
-from mcp_junction.policy.acting import ROLE
 from mcp_junction.policy.decision import CallTarget, PolicyDecision
-from mcp_junction.policy.principal import Role
+from mcp_junction.policy.principal import ROLE_RULE, Role
 from mcp_junction.policy.risk import assess
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import (
@@ -314,4 +313,4 @@ def _unknown_error(name: str, server: str, hides: bool) -> RequestError:
 
 
 def _denied_error(decision: PolicyDecision, words: str) -> RequestError:
-    return RequestError("FORBIDDEN" if decision.rule == ROLE else "DENIED", words)
+    return RequestError("FORBIDDEN" if decision.rule == ROLE_RULE else "DENIED", words)

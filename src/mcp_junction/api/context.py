@@ -14,8 +14,7 @@ from mcp_junction.credentials.credentials import Credentials, no_tables
 from mcp_junction.credentials.sign_ins import SignIns
 from mcp_junction.governance.approvals import PAGES, Approvals
 from mcp_junction.governance.door_grants import DoorGrants
-from mcp_junction.governance.from_settings import token_ttl_of
-from mcp_junction.governance.policy_admin import PolicyAdministration
+from mcp_junction.governance.policy_admin import PolicyAdministration, token_ttl_of
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.http.approval_pages import ApprovalPages

@@ -38,11 +38,10 @@ from mcp_junction.governance.schemas import SchemaCache
 from mcp_junction.policy.arguments import Arguments, pick, read_arguments
 from mcp_junction.policy.cel_syntax import find_reads, parse_condition
 from mcp_junction.policy.decision import NO_GRANT, CallTarget
-from mcp_junction.policy.explanation import ExplainedCondition
+from mcp_junction.policy.explanation import ExplainedCondition, PastCalls, simulate
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import NO_RISK, assess
-from mcp_junction.policy.simulation import PastCalls, simulate
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.known_tools import KnownTool
 from mcp_junction.store.records import AuditQuery, AuditRow

@@ -12,7 +12,6 @@ from msgspec import UNSET, Meta, UnsetType
 from mcp_junction.api.models import format_time
 from mcp_junction.api.requests import Ref
 from mcp_junction.governance.policy_admin import IssuedGrant
-from mcp_junction.policy.acting import MAX_AGENT_ID
 from mcp_junction.policy.cel_syntax import MAX_SOURCE
 from mcp_junction.policy.grants import (
     ANY,
@@ -27,6 +26,7 @@ from mcp_junction.policy.grants import (
     order_kinds,
 )
 from mcp_junction.policy.patterns import MAX_PATTERN
+from mcp_junction.policy.principal import MAX_AGENT_ID
 from mcp_junction.policy.tokens import Token, TokenMode
 from mcp_junction.store.agents import AgentRecord
 

@@ -19,8 +19,7 @@ from mcp_junction.calls.stages.limit import LimitCalls
 from mcp_junction.calls.stages.retry import RetryCalls
 from mcp_junction.calls.stages.validate import ValidateArguments
 from mcp_junction.config.settings import Settings
-from mcp_junction.governance.from_settings import retry_policy_of
-from mcp_junction.governance.governance import Governance
+from mcp_junction.governance.governance import Governance, retry_policy_of
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream.outcome import Outcome
 

@@ -30,7 +30,7 @@ from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.catalog.view import View, Visible
 from mcp_junction.config.settings import ALL
-from mcp_junction.policy.access import admit_all
+from mcp_junction.policy.principal import admit_all
 from mcp_junction.protocol import names
 from mcp_junction.protocol.merged_list import PageCache
 from mcp_junction.protocol.names import Pair, Spelling

@@ -23,7 +23,7 @@ from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.config.settings import ALL as EVERYTHING_LISTED
 from mcp_junction.errors import CircularError, ServerError
-from mcp_junction.policy.access import admit_all
+from mcp_junction.policy.principal import admit_all
 from mcp_junction.protocol.names import Pair, Spelling
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope

@@ -14,8 +14,7 @@ import msgspec
 
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
 from mcp_junction.catalog.items import ALL, ListKind
-from mcp_junction.policy.access import AccessPolicy, Admits, Grants, admit_all
-from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.principal import AccessPolicy, Admits, Grants, Principal, admit_all
 from mcp_junction.protocol.names import Pair
 
 log = logging.getLogger("mcp_junction.catalog")

@@ -75,7 +75,7 @@ def run(argv: list[str]) -> int:
 async def _serve(config: Config, given: argparse.Namespace) -> int:
     from mcp_junction.api.context import ApiContext
     from mcp_junction.cli.storage import open_storage
-    from mcp_junction.governance.assembly import open_governance
+    from mcp_junction.governance.governance import open_governance
     from mcp_junction.registry.context import RegistryContext
     from mcp_junction.registry.registry import Registry, RegistryParts
     from mcp_junction.registry.search_vectors import make_index

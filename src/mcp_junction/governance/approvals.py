@@ -183,9 +183,8 @@ class Approvals:
             return found, self.table.reveal(found)
 
     def _act(self, by: Principal, action: str, of: ApprovalRecord, note: str | None = None) -> Any:
-        detail = {"approval_id": of.id, "tool_name": of.tool_name}
-        if note:
-            detail["note"] = note
+        told = {"note": note} if note else {}
+        detail = {"approval_id": of.id, "tool_name": of.tool_name, **told}
         return self._audit.act(
             by.id,
             by.role.value,
@@ -236,11 +235,10 @@ def show_hidden(text: str) -> str:
     """Write what cannot be seen, or turns the direction of a text, as an escape."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one in "\n\t" else _escape(one) for one in text)
-
-
-def _escape(one: str) -> str:
-    return one.encode("unicode_escape").decode("ascii")
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )
 
 
 def _cut_texts(value: Any) -> Any:

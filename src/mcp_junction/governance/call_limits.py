@@ -7,9 +7,11 @@ used up. Each process counts for itself. A call counts once, whatever its attemp
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from mcp_junction.errors import StoreError
@@ -108,7 +110,7 @@ class CallLimits:
         rates = zip(_RATES, (self._agents, self._servers, self._tools), strict=True)
         names = [name for name, kind in rates if kind is not None]
         waits = [Limited(name, one.wait(now)) for name, one in zip(names, buckets, strict=True)]
-        return max(waits, key=_wait)
+        return max(waits, key=attrgetter("wait"))
 
     def _choose(self, grants: Sequence[Grant], now: float) -> Limited | Grant:
         """Choose the first grant that has room, or say which will have it first."""
@@ -118,18 +120,16 @@ class CallLimits:
             if wait <= 0.0:
                 return grant
             waits.append(Limited(f"grant {grant.id}", wait))
-        return min(waits, key=_wait)
+        return min(waits, key=attrgetter("wait"))
 
     def _window(self, grant: Grant) -> CallWindow:
         limits = grant.limits
         assert limits is not None
         window = self._windows.get(grant.id)
         if window is None or window.calls != limits.calls or window.per != limits.per:
-            before = window.state if window is not None else None
-            stored = self._stored.pop(grant.id, None)
-            if before is None and stored is not None:
-                before = stored.state
-            window = self._windows[grant.id] = CallWindow(limits.calls, limits.per, before)
+            before = window or self._stored.pop(grant.id, None)
+            state = None if before is None else before.state
+            window = self._windows[grant.id] = CallWindow(limits.calls, limits.per, state)
         return window
 
     def forget(self, grant_ids: Iterable[str]) -> None:
@@ -161,7 +161,7 @@ class CallLimits:
         try:
             if records:
                 await self._table.store(records, now)
-        except StoreError:
+        except (StoreError, asyncio.CancelledError):
             self._changed |= changed  # they are stored the next time
             raise
 
@@ -179,7 +179,3 @@ class CallLimits:
             await self.save()
         except StoreError as error:
             log.warning("what is used up of limits cannot be stored now: %s", error)
-
-
-def _wait(limited: Limited) -> float:
-    return limited.wait

@@ -48,8 +48,8 @@ class ConditionCompiler:
 
     async def compile_all(self, sources: Iterable[str]) -> None:
         """Compile those that are not known yet; ``refused`` says why some cannot be used."""
-        new = [one for one in dict.fromkeys(sources) if one and not self._is_known(one)]
-        waiting = [source for source in new if self._parse(source)]
+        new = [one for one in dict.fromkeys(sources) if one and one not in self.compiled]
+        waiting = [one for one in new if one not in self.refused and self._parse(one)]
         while waiting:
             answers, is_over = await asyncio.to_thread(_try_in_child, waiting)
             for source, is_compiled in zip(waiting, answers, strict=False):
@@ -60,9 +60,6 @@ class ConditionCompiler:
             waiting = waiting[len(answers) :]
             if waiting and (is_over or not answers):  # the next one has ended the child
                 self._refuse(waiting.pop(0), ConditionError(0, _UNUSABLE))
-
-    def _is_known(self, source: str) -> bool:
-        return source in self.compiled or source in self.refused
 
     def _parse(self, source: str) -> bool:
         try:

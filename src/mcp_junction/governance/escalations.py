@@ -139,17 +139,25 @@ class Escalations:
             self._open.setdefault((record.agent_id, record.server_id, record.tool_name), record)
 
     async def run(self) -> None:
-        """Store what changes, a moment later. A supervised task."""
-        while True:
-            await self._wake.wait()
-            await self._clock.sleep(_PAUSE)
-            self._wake.clear()
-            try:
-                await self._store()
-            except StoreError as error:
-                log.warning("escalations cannot be stored now: %s", error)
-                self._wake.set()
-                await self._clock.sleep(_RETRY)
+        """Store what changes, a moment later and at the end. A supervised task."""
+        try:
+            while True:
+                await self._wake.wait()
+                await self._clock.sleep(_PAUSE)
+                self._wake.clear()
+                if not await self._store_or_warn():
+                    self._wake.set()
+                    await self._clock.sleep(_RETRY)
+        finally:
+            await self._store_or_warn()
+
+    async def _store_or_warn(self) -> bool:
+        try:
+            await self._store()
+        except StoreError as error:
+            log.warning("escalations cannot be stored now: %s", error)
+            return False
+        return True
 
     async def _store(self) -> None:
         """Store what has changed; who reads then waits for what is being stored already, too."""

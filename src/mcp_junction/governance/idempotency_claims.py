@@ -161,8 +161,9 @@ class IdempotencyClaims:
             if verdict is not None and verdict.claim_id:
                 self._by_id[verdict.claim_id] = running
                 running.decided.set()
-            else:
-                self._end(running, verdict if verdict and _is_final(verdict) else None)
+            else:  # a verdict to run is one caller's alone; any other is everybody's
+                is_final = verdict is not None and verdict.action is not ClaimAction.RUN
+                self._end(running, verdict if is_final else None)
         return verdict
 
     async def _wait_for_row(
@@ -197,11 +198,10 @@ class IdempotencyClaims:
         return await self._judge(await self._table.find(key), arguments, self._now())
 
     async def _judge(self, found: ClaimRecord | None, arguments: str, now: float) -> ClaimVerdict:
-        is_alive = found is not None and await self._is_alive(found, now)
-        claim = None if found is None else found.claim
-        action = judge_claim(claim, arguments, now, is_owner_alive=is_alive)
-        if found is None or action is ClaimAction.RUN:
+        if found is None:
             return ClaimVerdict(ClaimAction.RUN)
+        is_alive = await self._is_alive(found, now)
+        action = judge_claim(found.claim, arguments, now, is_owner_alive=is_alive)
         if action is ClaimAction.UNKNOWN and found.state is ClaimState.RUNNING:
             await self._table.settle(found.id, ClaimState.UNKNOWN)
         if action is not ClaimAction.REPLAY:
@@ -250,21 +250,23 @@ class IdempotencyClaims:
             self._store_later(settling)
             raise
         finally:
-            running = self._by_id.pop(claim_id, None)
-            if running is not None:
-                self._end(running, _verdict_of(settling))
+            self._wake_waiting(settling)
 
     def settle_soon(self, claim_id: str, end: ClaimEnd) -> None:
         """Have the end of a claimed call stored soon, where nothing can be waited for."""
-        running = self._by_id.pop(claim_id, None)
         settling = _Settling(claim_id, end)
-        if running is not None:
-            self._end(running, _verdict_of(settling))
+        self._wake_waiting(settling)
         self._store_later(settling)
 
     def give_up(self, claim_id: str) -> None:
         """Mark the claim of a call that nobody will come back for: it may have run."""
         self.settle_soon(claim_id, ClaimEnd.MARK_UNKNOWN)
+
+    def _wake_waiting(self, settling: _Settling) -> None:
+        """Let those go on that wait for a call of this process."""
+        running = self._by_id.pop(settling.claim_id, None)
+        if running is not None:
+            self._end(running, _verdict_of(settling))
 
     def _end(self, running: _RunningClaim, verdict: ClaimVerdict | None) -> None:
         if self._running.get(running.key) is running:
@@ -318,11 +320,6 @@ class IdempotencyClaims:
         """Remove claims that are no longer kept, and return how many. Raises StoreError."""
         now = self._now()
         return await self._table.retire(now, await self._living(now))
-
-
-def _is_final(verdict: ClaimVerdict) -> bool:
-    """Whether a verdict holds for everybody who asks with the same arguments."""
-    return verdict.action is not ClaimAction.RUN
 
 
 def _verdict_of(settling: _Settling) -> ClaimVerdict | None:

@@ -18,6 +18,7 @@ from uuid import uuid4
 import msgspec
 
 from mcp_junction.audit.log import AuditLog
+from mcp_junction.config.settings import Settings
 from mcp_junction.errors import (
     ConditionError,
     InvalidChange,
@@ -28,8 +29,7 @@ from mcp_junction.errors import (
 )
 from mcp_junction.governance.condition_compiler import ConditionCompiler
 from mcp_junction.governance.policy_sync import PolicySync
-from mcp_junction.policy.capabilities import bind
-from mcp_junction.policy.grants import ANY, Grant, check_agent_id, check_grant
+from mcp_junction.policy.grants import ANY, Grant, bind, check_agent_id, check_grant
 from mcp_junction.policy.principal import Principal, can_change_policy_of
 from mcp_junction.policy.tokens import APPROVAL, NONE, Token, hash_secret, write_token
 from mcp_junction.store.agents import AgentRecord
@@ -198,7 +198,10 @@ class PolicyAdministration:
 
         Raises InvalidChange and NotPermitted.
         """
-        self._check_agent(by, agent_id)
+        _check_permitted(by, agent_id)
+        wrong = check_agent_id(agent_id)
+        if wrong is not None:
+            raise InvalidChange([wrong])
         now = time.time()
         tokens = _NewTokens(now)
         agent = AgentRecord(agent_id, agent_type, tuple(declared), now, by.id)
@@ -236,13 +239,6 @@ class PolicyAdministration:
         return removed.keys
 
     # -- parts
-
-    @staticmethod
-    def _check_agent(by: Principal, agent_id: str) -> None:
-        _check_permitted(by, agent_id)
-        wrong = check_agent_id(agent_id)
-        if wrong is not None:
-            raise InvalidChange([wrong])
 
     async def _compile(self, source: str) -> None:
         try:
@@ -300,5 +296,9 @@ class PolicyAdministration:
 
 def _check_permitted(by: Principal, agent_id: str) -> None:
     if not can_change_policy_of(by, agent_id):
-        words = "an orchestrator never changes its own policy; ask an administrator"
-        raise NotPermitted(words)
+        raise NotPermitted("an orchestrator never changes its own policy; ask an administrator")
+
+
+def token_ttl_of(settings: Settings) -> float:
+    """Return the seconds that a token is good for, unless its grant says otherwise."""
+    return settings.token_ttl_minutes * 60.0

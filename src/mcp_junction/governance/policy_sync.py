@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.governance.condition_compiler import ConditionCompiler
-from mcp_junction.policy.access import Grants
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.principal import Grants, Principal, Role
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.store.policy import TOPIC, AgentPolicy, PolicyTables
 from mcp_junction.store.store import Store
@@ -170,7 +169,8 @@ class PolicySync:
             async with asyncio.timeout(_COMPILING):
                 await self.conditions.compile_all(sources)
         except TimeoutError:
-            self._uncompiled |= {agent for agent, one in found.items() if _has_any(one, sources)}
+            late = {agent for agent, one in found.items() if any(g.when for g in one.grants)}
+            self._uncompiled |= late
 
     async def _compile_late(self) -> None:
         """Compile what could not be compiled in time, and take it into force."""
@@ -228,10 +228,6 @@ class PolicySync:
                 sink(changes)
             except Exception:  # the policy holds whatever becomes of the news of it
                 log.exception("a sink of policy changes failed")
-
-
-def _has_any(policy: AgentPolicy, sources: set[str]) -> bool:
-    return any(grant.when in sources for grant in policy.grants)
 
 
 def _equal(some: Iterable[object], others: Sequence[object]) -> bool:

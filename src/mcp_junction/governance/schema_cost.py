@@ -9,17 +9,21 @@ value fits there. It does not remember what was wrong, so that describing errors
 takes more: ``is_recursive`` says so. ``unevaluatedProperties`` and ``unevaluatedItems`` have all
 subschemas beside them compiled once more. A few keywords take much longer than others: patterns
 that backtrack or repeat what is repeated, and multiples of fractions.
+
+An engine without backtracking takes time in proportion to the text and to the states of a pattern;
+but where a counted repetition is repeated by count again, as in ``(a{0,300}){0,20}``, it also has
+to go through many states for each character. To compile a pattern takes time in proportion to its
+states: whatever is counted is compiled that often, and a class of Unicode has hundreds.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from msgspec import Raw
-
-from mcp_junction.governance.pattern_cost import count_nested_repeats, weigh_pattern
 
 MAX_COST: Final = 10_000
 MAX_UNEVALUATED: Final = 10_000
@@ -56,6 +60,23 @@ _WITH_PARTS: Final = frozenset(
 )
 """All keywords that lead to other subschemas; most subschemas have none of them."""
 _UNKNOWN: Final = (1, 1)
+_PIECES: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*)(?:,(\d*))?\}|[()]", re.DOTALL)
+"""What matters: escapes and classes, to be passed over; counts; and groups."""
+_MOST: Final = 10**9
+_TOKENS: Final = re.compile(
+    r"\\[pP](?:\{[^}]*\})?|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{(\d*)(?:,(\d*))?\}|.", re.DOTALL
+)
+_PATTERN: Final = 150
+_WIDE: Final = 25
+"""What a class costs that holds characters beyond ASCII, as the dot does."""
+_PROPERTY: Final = 700
+"""What a class of Unicode characters costs, such as all letters."""
+_FOLDED: Final = 9_000
+"""What a class costs besides where upper and lower case count as the same."""
+_WORST: Final = 24_000
+"""What a pattern costs at most but for that: the engine gives up at a size."""
+_IGNORES_CASE: Final = re.compile(r"\(\?[a-zA-Z]*i")
+_CLASSES: Final = re.compile(r"\\[pPwWdDsS]|\[")
 
 
 class SchemaCost(NamedTuple):
@@ -75,8 +96,7 @@ class SchemaCost(NamedTuple):
     @property
     def is_too_much(self) -> bool:
         """Whether the schema must not be compiled."""
-        is_long = self.chain > MAX_CHAIN or self.unevaluated > MAX_UNEVALUATED
-        return is_long or self.cost > MAX_COST
+        return self.cost > MAX_COST or self.chain > MAX_CHAIN or self.unevaluated > MAX_UNEVALUATED
 
 
 def measure_cost(schema: Any, *, is_backtracking: bool = False) -> SchemaCost:
@@ -110,7 +130,7 @@ class _Measure:
                 waiting.pop()
                 continue
             if current.keys().isdisjoint(_WITH_PARTS):
-                self._known[key] = self._measure_leaf(current)
+                self._known[key] = min(self._own_cost(current), MAX_COST + 1), 1
                 waiting.pop()
                 continue
             is_new = key not in under_way
@@ -146,27 +166,19 @@ class _Measure:
         yield from self._in_place(schema)
         yield from _elsewhere(schema)
 
-    def _measure_leaf(self, schema: dict[str, Any]) -> tuple[int, int]:
-        """Return the cost and the chain of a subschema that leads to no other."""
-        cost = 1 + _cost_of_values(schema) + self._cost_of_patterns(schema) if schema else 1
-        return min(cost, MAX_COST + 1), 1
-
     def _add_up(self, schema: dict[str, Any]) -> tuple[int, int]:
-        cost = 1 + sum(map(self._cost, self._in_place(schema)))
-        cost += max(map(self._cost, _elsewhere(schema)), default=0)
-        cost += _cost_of_values(schema) + self._cost_of_patterns(schema)
-        cost = min(cost, MAX_COST + 1)
+        cost = self._own_cost(schema) + sum(map(self._cost, self._in_place(schema)))
+        cost = min(cost + max(map(self._cost, _elsewhere(schema)), default=0), MAX_COST + 1)
         self._is_collecting = self._is_collecting or any(name in schema for name in _COLLECTING)
         if "unevaluatedProperties" in schema or "unevaluatedItems" in schema:
             self._unevaluated += cost
         return cost, 1 + max(map(self._chain, self._parts(schema)), default=0)
 
-    def _cost_of_patterns(self, schema: dict[str, Any]) -> int:
-        named = schema.get("patternProperties")
-        patterns = [schema.get("pattern"), *(named if isinstance(named, dict) else ())]
-        texts = [one for one in patterns if isinstance(one, str)]
-        repeats = sum(map(count_nested_repeats, texts))
-        return repeats + (_BACKTRACKING * len(texts) if self._is_backtracking else 0)
+    def _own_cost(self, schema: dict[str, Any]) -> int:
+        """Return what a subschema costs without those that it leads to."""
+        patterns = _patterns_of(schema)
+        cost = 1 + _cost_of_values(schema) + sum(map(count_nested_repeats, patterns))
+        return cost + (_BACKTRACKING * len(patterns) if self._is_backtracking else 0)
 
     def _in_place(self, schema: dict[str, Any]) -> Iterator[Any]:
         """Yield the subschemas that are applied to the same place, or to each place below it."""
@@ -244,18 +256,24 @@ def _follow(value: Any, pointer: str) -> Any:
 
 def _collect_anchors(root: Any) -> dict[str, Any]:
     """Find the subschemas that have a name of their own."""
-    found: dict[str, Any] = {}
+    return {
+        anchor: found
+        for found in _walk(root)
+        for name in ("$anchor", "$dynamicAnchor", "$id")
+        if isinstance(anchor := found.get(name), str)
+    }
+
+
+def _walk(root: Any) -> Iterator[dict[str, Any]]:
+    """Yield all objects in a schema, used as subschemas or not."""
     waiting = [root]
     while waiting:
         value = waiting.pop()
         if isinstance(value, dict):
-            for name in ("$anchor", "$dynamicAnchor", "$id"):
-                if isinstance(anchor := value.get(name), str):
-                    found[anchor] = value
+            yield value
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value
-    return found
 
 
 def weigh_patterns(root: Any) -> int:
@@ -263,14 +281,69 @@ def weigh_patterns(root: Any) -> int:
 
     Counted in bytes of a plain schema that take as long.
     """
-    weight, waiting = 0, [root]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            named = value.get("patternProperties")
-            patterns = [value.get("pattern"), *(named if isinstance(named, dict) else ())]
-            weight += sum(weigh_pattern(one) for one in patterns if isinstance(one, str))
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-    return weight
+    return sum(weigh_pattern(one) for found in _walk(root) for one in _patterns_of(found))
+
+
+def _patterns_of(schema: dict[str, Any]) -> list[str]:
+    named = schema.get("patternProperties")
+    patterns = [schema.get("pattern"), *(named if isinstance(named, dict) else ())]
+    return [one for one in patterns if isinstance(one, str)]
+
+
+def count_nested_repeats(pattern: str) -> int:
+    """Return the largest product of counts that apply to each other; 0 where none do."""
+    groups = [1]
+    """For each open group, the largest product of counts within."""
+    closed, ended_at, worst = 1, -1, 0
+    for piece in _PIECES.finditer(pattern):
+        text = piece.group()
+        if text == "(":
+            groups.append(1)
+        elif text == ")":
+            closed, ended_at = groups.pop() if len(groups) > 1 else 1, piece.end()
+            groups[-1] = max(groups[-1], closed)
+        elif text[0] == "{":
+            count = _read_count(piece.group(1), piece.group(2))
+            within = closed if piece.start() == ended_at else 1
+            product = min(count * within, _MOST)
+            groups[-1] = max(groups[-1], product)
+            if within > 1 and count > 1:
+                worst = max(worst, product)
+            closed, ended_at = product, piece.end()  # it may be counted again
+    return worst
+
+
+def _read_count(least: str | None, most: str | None) -> int:
+    """Return how often at most, or at least where there is no limit."""
+    return min(int((most or least or "1")[:10]), _MOST)
+
+
+def weigh_pattern(pattern: str) -> int:
+    """Return how many bytes of a plain schema take as long to compile as this pattern does."""
+    groups, last = [0], 0
+    for piece in _TOKENS.finditer(pattern):
+        text = piece.group()
+        if text == "(":
+            groups.append(0)
+        elif text == ")":
+            last = groups.pop() if len(groups) > 1 else 0
+            groups[-1] += last
+        elif text[0] == "{" and len(text) > 1:
+            more = min(last * max(_read_count(piece.group(1), piece.group(2)) - 1, 0), _MOST)
+            groups[-1] += more
+            last += more
+        elif text not in "*+?":  # what these repeat is compiled once
+            last = _weigh_token(text)
+            groups[-1] += last
+    folded = len(_CLASSES.findall(pattern)) if _IGNORES_CASE.search(pattern) else 0
+    return _PATTERN + min(sum(groups), _WORST) + _FOLDED * folded
+
+
+def _weigh_token(text: str) -> int:
+    properties = text.count("\\p") + text.count("\\P")
+    if properties:
+        return properties * _PROPERTY
+    if text[0] == "[":
+        is_wide = text[1] == "^" or not text.isascii() or "\\" in text
+        return len(text) + _WIDE if is_wide else 2 + len(text) // 8
+    return _WIDE if text == "." or (text[0] == "\\" and text[-1] in "WDSwds") else 1

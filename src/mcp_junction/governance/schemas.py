@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
@@ -161,20 +162,15 @@ class SchemaCache:
     def of(self, raw: Raw | bytes) -> CompiledSchema | None:
         """Return the compiled schema; None when it cannot be used."""
         text = frames.octets(raw)
-        try:
+        if text in self._compiled:
             return self._compiled[text]
-        except KeyError:
-            pass
         made = _begin(text)
-        self._keep(text, made)
-        return made
-
-    def _keep(self, text: bytes, made: CompiledSchema | None) -> None:
         self._bytes += len(text)
         if len(self._compiled) >= self._limit or self._bytes > self._limit_bytes:
             self._compiled.clear()
             self._bytes = len(text)
         self._compiled[text] = made
+        return made
 
 
 def _begin(text: bytes) -> CompiledSchema | None:
@@ -278,11 +274,9 @@ def _measure_depth(value: Any) -> int:
 def _describe(errors: Iterable[jsonschema_rs.ValidationError]) -> list[SchemaProblem]:
     """Describe the first few errors, in bounded words."""
     found: list[SchemaProblem] = []
-    for error in errors:
+    for error in islice(errors, MAX_ERRORS):
         path = "".join(f"/{_escape(str(step))}" for step in error.instance_path)
         found.append(SchemaProblem(path[:_MAX_MESSAGE], _shorten(error.message)))
-        if len(found) == MAX_ERRORS:
-            break
     return found
 
 

@@ -3,20 +3,23 @@
 They come from the definition that the server gave, the operator's setting of the tool, and the
 options of the server. A changed definition is another Route, and a changed setting another
 generation: facts that were made of the old ones are not used again.
+
+ToolSettings has the operator's settings of all tools in memory. It reads and writes no store.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.items import TOOLS, ListKind, Route
-from mcp_junction.governance.tool_settings import ToolSettings
 from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.grants import RESOURCES
-from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
+from mcp_junction.policy.risk import Risk, assess, says_destructive
+from mcp_junction.policy.tool_settings import ALL_TOOLS, FallbackTarget, ToolSetting
 from mcp_junction.resilience.retry import RepeatHints
 from mcp_junction.upstream.upstream import Upstream
 
@@ -24,6 +27,99 @@ if TYPE_CHECKING:
     from mcp_junction.governance.schemas import CompiledSchema, SchemaCache
 
 MAX_CACHED: Final = 20_000
+
+
+_OfServer = dict[str, ToolSetting]
+
+
+class ToolSettings:
+    """The settings of tools by server id and the server's own name, and the risk that follows.
+
+    It also knows which tools ever called themselves destructive.
+    """
+
+    __slots__ = ("_by_server", "_destructive", "generation")
+
+    def __init__(self, settings: Iterable[ToolSetting] = ()) -> None:
+        self._by_server: dict[str, _OfServer] = {}
+        self._destructive: set[tuple[str, str]] = set()
+        """The (server's id, tool's name) of what ever had ``destructiveHint: true``."""
+        self.generation = 0
+        """Another number after each change: what was made of the settings is out of date."""
+        self.replace_all(settings)
+
+    def of(self, server_id: str, tool_name: str) -> ToolSetting | None:
+        """Return the setting of a tool, if there is one."""
+        found = self._by_server.get(server_id)
+        return None if found is None else found.get(tool_name)
+
+    def risk_of(self, server_id: str, tool_name: str, annotations: Raw | None) -> Risk:
+        """Assess a tool by its name, its annotations now and before, and the operator's word."""
+        setting = self.of(server_id, tool_name)
+        return assess(
+            tool_name,
+            is_destructive=says_destructive(annotations),
+            was_destructive=(server_id, tool_name) in self._destructive,
+            operator=setting.risk if setting is not None else None,
+        )
+
+    def note_destructive(self, server_id: str, tool_names: Iterable[str]) -> None:
+        """Remember that these tools said they destroy, whatever they say from now on."""
+        new = {(server_id, name) for name in tool_names} - self._destructive
+        if new:
+            self._destructive |= new
+            self.generation += 1
+
+    def forget_destructive(self, server_id: str, tool_name: str) -> None:
+        """Believe the annotations of a tool again: an operator approved its definition."""
+        self._destructive.discard((server_id, tool_name))
+        self.generation += 1
+
+    @property
+    def unverified(self) -> int:
+        """How many settings are not known because their signature is wrong."""
+        return sum(one.is_unverified for some in self._by_server.values() for one in some.values())
+
+    def is_unverified(self, server_id: str, tool_name: str) -> bool:
+        """Whether a setting of a tool, or of all tools of its server, is not known."""
+        found = (self.of(server_id, name) for name in (tool_name, ALL_TOOLS))
+        return any(one.is_unverified for one in found if one is not None)
+
+    def of_server(self, server_id: str) -> list[ToolSetting]:
+        """Return all settings of a server's tools, seen or not."""
+        return list(self._by_server.get(server_id, {}).values())
+
+    def versions_of(self, server_id: str, tool_name: str) -> str | None:
+        """Return the compatible versions of a tool: its own, or those for all of its server."""
+        for name in (tool_name, ALL_TOOLS):
+            setting = self.of(server_id, name)
+            if setting is not None and setting.versions is not None:
+                return setting.versions
+        return None
+
+    def put(self, setting: ToolSetting) -> None:
+        """Use this setting from now on."""
+        self._by_server.setdefault(setting.server_id, {})[setting.tool_name] = setting
+        self.generation += 1
+
+    def replace_all(self, settings: Iterable[ToolSetting]) -> set[str]:
+        """Use these settings, and no others, from now on; return the servers that have others."""
+        before, after = self._by_server, dict[str, _OfServer]()
+        for one in settings:
+            after.setdefault(one.server_id, {})[one.tool_name] = one
+        self._by_server = after
+        self.generation += 1
+        servers = before.keys() | after.keys()
+        return {server for server in servers if before.get(server) != after.get(server)}
+
+    def forget_server(self, server_id: str) -> None:
+        """Drop all that is known of the tools of a server that was removed for good.
+
+        One that is only absent from the config file keeps it: it may come back.
+        """
+        self._by_server.pop(server_id, None)
+        self._destructive = {tool for tool in self._destructive if tool[0] != server_id}
+        self.generation += 1
 
 
 class _Annotations(msgspec.Struct):
@@ -91,9 +187,8 @@ class ToolFactsCache:
             return ToolFacts(target, RepeatHints(read_only=True), route.timeout, None)
         setting = self.settings.of(upstream.definition.id, name) or _UNSET
         members = route.item.members if route.item is not None else {}
-        notes = _read_annotations(members.get("annotations"))
-        risk = self.settings.risk_of(upstream.definition.id, name, members.get("annotations"))
-        schema = members.get("inputSchema")
+        annotations, schema = members.get("annotations"), members.get("inputSchema")
+        risk = self.settings.risk_of(upstream.definition.id, name, annotations)
         return ToolFacts(
             CallTarget(
                 upstream.definition.id,
@@ -101,21 +196,16 @@ class ToolFactsCache:
                 TOOLS.name,
                 risk,
                 server=route.pair.server,
-                annotations=members.get("annotations"),
+                annotations=annotations,
             ),
-            _hints(setting, notes, upstream),
+            _hints(setting, _read_annotations(annotations), upstream),
             setting.timeout_ms / 1000 if setting.timeout_ms else route.timeout,
             schema,
             setting.fallbacks,
             risk.is_high,
             not risk.is_high and not setting.fallbacks,
-            self._compile(schema),
+            None if schema is None or self._schemas is None else self._schemas.of(schema),
         )
-
-    def _compile(self, schema: Raw | None) -> CompiledSchema | None:
-        if schema is None or self._schemas is None:
-            return None
-        return self._schemas.of(schema)
 
 
 def _hints(setting: ToolSetting, notes: _Annotations, upstream: Upstream) -> RepeatHints:

@@ -15,7 +15,7 @@ import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -149,7 +149,8 @@ class Webhook:
         """Store a delivery and make it, unless the event has one."""
         has_room = len(self._under_way) + self._beginning < MAX_WAITING
         claimed = self._now() + _LEASE if has_room else 0.0
-        body = _write(event)
+        told = {"type": event.type, "timestamp": event.at, "data": event.data}
+        body = msgspec.json.encode(told).decode()
         record = DeliveryRecord(
             event.seq, event.type, event.subject, body, event.at, claimed_until=claimed
         )
@@ -249,12 +250,3 @@ class Webhook:
             self._url, self._dialer, method="POST", headers=headers, body=body, timeout=TIMEOUT
         )
         return (await sent).status
-
-
-def _write(event: EventRecord) -> str:
-    told: dict[str, Any] = {
-        "type": event.type,
-        "timestamp": event.at,
-        "data": event.data,
-    }
-    return msgspec.json.encode(told).decode()

@@ -51,7 +51,20 @@ class Door:
 
     def describe_resource(self, path: str) -> bytes | None:
         """The metadata of an endpoint as a protected resource, if it is at this path."""
-        return describe_resource(self._keys.tokens, path, self._name)
+        tokens, resource = self._keys.tokens, path.removeprefix(WELL_KNOWN).rstrip("/")
+        if tokens is None or not path.startswith(WELL_KNOWN):
+            return None
+        if resource and resource != _MCP and not resource.startswith(f"{_MCP}/"):
+            return None
+        found = {
+            "resource": f"{tokens.public_url}{quote(resource)}",
+            "authorization_servers": [tokens.door.issuer],
+            "bearer_methods_supported": ["header"],
+            "resource_name": self._name,
+        }
+        if tokens.door.scopes:
+            found["scopes_supported"] = tokens.door.scopes
+        return msgspec.json.encode(found)
 
 
 def make_challenge(
@@ -78,24 +91,6 @@ def make_scope_challenge(tokens: AccessTokens, path: str, needed: Collection[Rig
     parts = [REALM, 'error="insufficient_scope"']
     parts += [f'scope="{" ".join(scopes)}"'] if scopes else []
     return ", ".join([*parts, f'resource_metadata="{_metadata_url(tokens, path)}"'])
-
-
-def describe_resource(tokens: AccessTokens | None, path: str, name: str) -> bytes | None:
-    """Make the metadata that is at a path; None where there is none."""
-    resource = path.removeprefix(WELL_KNOWN).rstrip("/")
-    if tokens is None or not path.startswith(WELL_KNOWN):
-        return None
-    if resource and resource != _MCP and not resource.startswith(f"{_MCP}/"):
-        return None
-    found = {
-        "resource": f"{tokens.public_url}{quote(resource)}",
-        "authorization_servers": [tokens.door.issuer],
-        "bearer_methods_supported": ["header"],
-        "resource_name": name,
-    }
-    if tokens.door.scopes:
-        found["scopes_supported"] = tokens.door.scopes
-    return msgspec.json.encode(found)
 
 
 def _metadata_url(tokens: AccessTokens, path: str) -> str:

@@ -56,7 +56,8 @@ class KeyRing:
         self._now = now
         self._in_force: dict[bytes, _KeyInForce] = {}
         self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
-        self._has_issued_client_keys = True
+        self.has_issued_client_keys = True
+        """Whether a key for a role other than admin was ever made in this store."""
         self._generation = -1
         self.tokens: AccessTokens | None = None
         """Verifies access tokens, where there is an issuer of them."""
@@ -136,11 +137,6 @@ class KeyRing:
     def has_any(self) -> bool:
         """Whether any key is in force."""
         return bool(self._in_force)
-
-    @property
-    def has_issued_client_keys(self) -> bool:
-        """Whether a key for a role other than admin was ever made in this store."""
-        return self._has_issued_client_keys
 
     @property
     def has_admin(self) -> bool:
@@ -263,14 +259,14 @@ class KeyRing:
                 len(found.rejected),
                 ", ".join(found.rejected[:_SHOWN]),
             )
-        good = [key for key in found.keys if key.revoked_at is None and key.role in KEY_ROLES]
         self._in_force = {
             key.id.encode(): _KeyInForce(
                 bytes.fromhex(key.sha256), Principal(key.agent, Role(key.role), key.id)
             )
-            for key in good
+            for key in found.keys
+            if key.revoked_at is None and key.role in KEY_ROLES
         }
-        self._has_issued_client_keys = found.has_issued_client_keys
+        self.has_issued_client_keys = found.has_issued_client_keys
         self._seen.clear()
 
 
@@ -290,7 +286,6 @@ def _parse_key(key: bytes) -> tuple[bytes, bytes]:
 
 
 SIGNED_FILE: Final = "keys.signed"
-_LISTED_KEYS: Final = 20
 
 
 async def sign_existing_keys(store: Store, audit: AuditLog, folder: Path) -> int:
@@ -308,7 +303,7 @@ async def sign_existing_keys(store: Store, audit: AuditLog, folder: Path) -> int
         return 0
     count = 0
     if ids:
-        me, detail = LOCAL_OWNER, {"keys": len(ids), "ids": ids[:_LISTED_KEYS]}
+        me, detail = LOCAL_OWNER, {"keys": len(ids), "ids": ids[:_SHOWN]}
         async with audit.act(me.id, me.role, "keys.sign", detail=detail):
             count = await store.keys.sign_existing(ids)
         log.warning("%d keys that an older version had stored were signed", count)

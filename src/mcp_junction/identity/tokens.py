@@ -49,7 +49,6 @@ class _JoseHeader(msgspec.Struct):
     alg: str
     kid: str | None = None
     typ: str | None = None
-    crit: Any = None
 
 
 class _VerifiedToken(msgspec.Struct, frozen=True):
@@ -117,9 +116,7 @@ class AccessTokens:
             raise TokenRefused("malformed", "the Authorization header must be: Bearer TOKEN")
         text = authorization[7:].strip()
         header = _read_header(text)
-        algorithm = header.alg
-        if algorithm == "EdDSA":
-            algorithm = "Ed25519"  # its former name
+        algorithm = "Ed25519" if header.alg == "EdDSA" else header.alg  # its former name
         if algorithm not in self.door.algorithms:
             raise TokenRefused("signature", "it is not signed with an algorithm that is accepted")
         if (header.typ or "jwt").lower() not in _TYPES:
@@ -152,7 +149,8 @@ class AccessTokens:
         subject = claims.get("sub")
         if not isinstance(subject, str) or not subject:
             raise TokenRefused("malformed", "it names no subject")
-        self._check_revoked(subject, _read_time(claims, "iat"))
+        if self._is_revoked(subject, _read_time(claims, "iat")):
+            raise TokenRefused("revoked", "the tokens of this subject were revoked; get a new one")
         return expires_at
 
     def _check_scopes(self, claims: dict[str, Any]) -> None:
@@ -161,10 +159,9 @@ class AccessTokens:
             held = [scope for scope in door.scopes if fulfils(claims, scope)]
             raise ScopesMissing(door.required_scopes, held)
 
-    def _check_revoked(self, subject: str, issued_at: float | None) -> None:
+    def _is_revoked(self, subject: str, issued_at: float | None) -> bool:
         not_before = self._not_before.get(subject)
-        if not_before is not None and (issued_at is None or issued_at < not_before):
-            raise TokenRefused("revoked", "the tokens of this subject were revoked; get a new one")
+        return not_before is not None and (issued_at is None or issued_at < not_before)
 
     def _is_for_us(self, audience: str) -> bool:
         if self.door.audience:
@@ -197,15 +194,9 @@ class AccessTokens:
         """Remember a token; return its principal, the same object for equal ones."""
         if len(self._tokens) >= _MAX_KEPT:
             self._forget(next(iter(self._tokens)))
-        issued_at = _read_time(claims, "iat")
-        kept = self._kept.get(principal)
-        if kept is not None:
-            principal, until_before = kept
-            until_last = max(until, until_before)
-        else:
-            until_last = until
-        self._kept[principal] = principal, until_last
-        scopes = len(_read_scopes(claims))
+        principal, until_before = self._kept.get(principal, (principal, until))
+        self._kept[principal] = principal, max(until, until_before)
+        issued_at, scopes = _read_time(claims, "iat"), len(_read_scopes(claims))
         self._tokens[authorization] = _VerifiedToken(principal, until, issued_at, scopes)
         self.verified[authorization] = principal
         self._lost.discard(principal.id)
@@ -239,11 +230,8 @@ class AccessTokens:
         """Whether the token of a session still stands for a principal, in any process."""
         if not principal.key.startswith(TOKEN_KEY) or life.door != self._door_hash:
             return False
-        try:
-            self._check_revoked(principal.key.removeprefix(TOKEN_KEY), life.issued_at)
-        except TokenRefused:
-            return False
-        return self._now() < life.expires_at
+        is_revoked = self._is_revoked(principal.key.removeprefix(TOKEN_KEY), life.issued_at)
+        return not is_revoked and self._now() < life.expires_at
 
     # -- ending
 
@@ -259,8 +247,8 @@ class AccessTokens:
 
     @property
     def grantees(self) -> set[str]:
-        """The grantees that have a token."""
-        return {principal.grantee for principal in self._kept}
+        """The grantees that have a token, or one that is accepted for the leeway yet."""
+        return {one.grantee for one in (*self._kept, *self.verified.values())}
 
     def is_own(self, principal: Principal) -> bool:
         """Whether a principal has shown an access token, rather than a key.
@@ -285,10 +273,7 @@ class AccessTokens:
             return
         self._not_before = await self._revoked.of_issuer(self.door.issuer)
         for header, kept in list(self._tokens.items()):
-            try:
-                subject = kept.principal.key.removeprefix(TOKEN_KEY)
-                self._check_revoked(subject, kept.issued_at)
-            except TokenRefused:
+            if self._is_revoked(kept.principal.key.removeprefix(TOKEN_KEY), kept.issued_at):
                 self._forget(header)
                 self._lost.add(kept.principal.id)
         left = {kept.principal for kept in self._tokens.values()}

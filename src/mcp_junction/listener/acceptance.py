@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
 from mcp_junction.errors import FrameError
-from mcp_junction.policy.acting import MAX_AGENT_ID
+from mcp_junction.policy.principal import MAX_AGENT_ID
 from mcp_junction.policy.tokens import PresentedToken, read_token
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.cycles import ID_KEY

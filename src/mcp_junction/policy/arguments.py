@@ -87,10 +87,6 @@ class Arguments(msgspec.Struct, frozen=True):
         except ArithmeticError:
             raise ArgumentsError(_TOO_FAR) from None
 
-    def pick(self, pointer: str) -> Any:
-        """Return what a JSON Pointer leads to. Raises ArgumentsError when there is nothing."""
-        return pick(self.value, pointer)
-
 
 def read_arguments(raw: Raw | bytes, *, is_shallow: bool = False) -> Arguments:
     """Read the arguments of a call; none at all are an empty object.
@@ -118,11 +114,6 @@ def read_arguments(raw: Raw | bytes, *, is_shallow: bool = False) -> Arguments:
     except msgspec.DecodeError as error:
         raise ArgumentsError(_HALVED if _has_half(text) else f"arguments: {error}") from None
     return Arguments(value, has_fractions)
-
-
-def hash_arguments(raw: Raw | bytes) -> str:
-    """Return the canonical hash of arguments. Raises ArgumentsError as ``read_arguments``."""
-    return read_arguments(raw).hash
 
 
 def pick(value: Any, pointer: str) -> Any:

@@ -2,7 +2,7 @@
 
 Facts in, decision out: the principal, the agent that it names, that agent's grants and their
 tokens, what the tool is, and the time. Nothing is looked up, spent, counted or written here; limits
-and breakers come later in the pipeline. Remembering decisions is ``decision_cache.py``,
+and breakers come later in the pipeline. Remembering decisions is ``live_policy.py``,
 explaining them ``explanation.py``.
 """
 
@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.policy.acting import ROLE, ActingAgent, ActingRefusal, resolve_acting_agent
 from mcp_junction.policy.arguments import Arguments
 from mcp_junction.policy.conditions import CallReader, read_annotations
 from mcp_junction.policy.grant_set import GrantSet
@@ -25,7 +24,14 @@ from mcp_junction.policy.grants import (
     Grant,
 )
 from mcp_junction.policy.patterns import compile_pattern
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.principal import (
+    ROLE_RULE,
+    ActingAgent,
+    ActingRefusal,
+    Principal,
+    Role,
+    resolve_acting_agent,
+)
 from mcp_junction.policy.risk import NO_RISK, Risk
 from mcp_junction.policy.tokens import (
     APPROVAL,
@@ -103,35 +109,6 @@ class PolicyDecision(msgspec.Struct, frozen=True):
         return ALLOW if self.allowed else DENY
 
 
-def decide(
-    principal: Principal,
-    named: str | None,
-    grants: GrantSet,
-    target: CallTarget,
-    now: float,
-    *,
-    tokens: Tokens = _NO_TOKENS,
-    presented: PresentedToken | None = None,
-    has_idempotency_key: bool = False,
-    call: CallReader | None = None,
-) -> PolicyDecision:
-    """Decide about one call. ``grants`` are those of the agent under whose name it is made."""
-    acting = decide_by_role(principal, named)
-    if isinstance(acting, PolicyDecision):
-        return acting
-    if grants.agent_id != acting.id:
-        raise ValueError(f"the grants are those of {grants.agent_id!r}, not of {acting.id!r}")
-    return decide_by_grants(
-        grants,
-        target,
-        now,
-        tokens=tokens,
-        presented=presented,
-        has_idempotency_key=has_idempotency_key,
-        call=call,
-    )
-
-
 def decide_by_role(principal: Principal, named: str | None) -> PolicyDecision | ActingAgent:
     """Decide about a call that needs no look at grants; else return whose grants are needed.
 
@@ -145,7 +122,7 @@ def decide_by_role(principal: Principal, named: str | None) -> PolicyDecision | 
     if acting.id == OWNER_GRANT.agent_id and principal.role is _OWNER:
         return _OWNER_DECISION
     return PolicyDecision(
-        True, ROLE, "an administrator that calls as itself may call everything", acting.id
+        True, ROLE_RULE, "an administrator that calls as itself may call everything", acting.id
     )
 
 
@@ -193,13 +170,6 @@ def decide_by_grants(
         for grant in live
     ]
     return _decide_high_risk(grants.agent_id, target, live, checks, until)
-
-
-def can_see(principal: Principal, grants: GrantSet, target: CallTarget, now: float) -> bool:
-    """Whether something is listed to a principal: agents see what they may call, others all."""
-    if principal.role is not Role.AGENT:
-        return True
-    return grants.admits(target.kind, target.server_id, target.name, now) is not None
 
 
 def deny_by_default(agent_id: str) -> PolicyDecision:

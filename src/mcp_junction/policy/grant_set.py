@@ -15,10 +15,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mcp_junction.policy.access import Admits, admit_all
 from mcp_junction.policy.conditions import GrantCondition
 from mcp_junction.policy.grants import ANY, KINDS, RESOURCES, Grant, is_evasive_uri
 from mcp_junction.policy.patterns import NamePattern, compile_pattern, is_exact
+from mcp_junction.policy.principal import Admits, admit_all
 from mcp_junction.policy.tokens import TokenMode
 
 MAX_NAME: Final = 8_192
@@ -183,6 +183,37 @@ class GrantSet:
             if matcher is not None:
                 found.append(matcher)
         return found
+
+
+class GrantsInForce:
+    """The grants of an agent that have not expired, as Scopes ask for them.
+
+    It never changes: when a grant expires there is another.
+    """
+
+    __slots__ = ("_grants", "_server_ids", "_since", "has_everything", "until")
+
+    def __init__(self, grants: GrantSet, server_ids: Mapping[str, str], now: float) -> None:
+        self._grants = grants
+        self._server_ids = server_ids
+        self._since = now
+        expiry = grants.next_expiry(now)
+        self.until = float("inf") if expiry is None else expiry
+        """When the next grant expires."""
+        self.has_everything = all(grants.has_everything(kind, now) for kind in KINDS)
+        """Whether it admits all there is, of every kind."""
+
+    def of(self, kind: str, server: str) -> Admits | None:
+        """Return what says of each of a server's names whether it may be used; None if none."""
+        server_id = self._server_ids.get(server)
+        if server_id is None:
+            return None
+        return self._grants.admits_of(kind, server_id, self._since)
+
+    def names(self, server: str) -> bool:
+        """Whether a grant is for this very server."""
+        server_id = self._server_ids.get(server)
+        return server_id is not None and self._grants.names_server(server_id, self._since)
 
 
 class _Matcher:

@@ -1,25 +1,25 @@
 """Grant: what one agent may call, get or read on one server, or on all; and what makes one valid.
 
 Grants are additive: any one of them allows. A name pattern matches the names that servers use
-themselves, or literal URIs. How the grants of an agent are asked is ``grant_set.py``; what a
-high-risk call needs beside one is ``tokens.py``; nothing here reads or writes the store.
+themselves, or literal URIs. Capability binding says which grants the declared tools of an agent
+lead to. How the grants of an agent are asked is ``grant_set.py``; what a high-risk call needs
+beside one is ``tokens.py``; nothing here reads or writes the store.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
 
 from mcp_junction.errors import ConditionError, Problem, ProblemCode
-from mcp_junction.policy.acting import MAX_AGENT_ID
 from mcp_junction.policy.cel_syntax import parse_condition
 from mcp_junction.policy.patterns import MAX_PATTERN
-from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
+from mcp_junction.policy.principal import LOCAL_OWNER, MAX_AGENT_ID, Principal, Role
 from mcp_junction.policy.tokens import DEFAULT_TTL, NONE, TokenMode
 
 ANY: Final = "*"
@@ -180,22 +180,12 @@ def parse_target(
 
 def check_grant(grant: Grant, by: Principal, now: float) -> list[Problem]:
     """Find everything that is wrong with a grant that ``by`` wants to give."""
-    return [
-        problem
-        for problem in (
-            check_agent_id(grant.agent_id),
-            _check_server(grant.server_id),
-            *_check_kinds(grant),
-            _check_pattern(grant),
-            _check_mode(grant.token_mode, by),
-            _check_ttl(grant.token_ttl),
-            _check_limits(grant.limits),
-            _check_expiry(grant.expires_at, now),
-            _check_note(grant.note),
-            _check_condition(grant.when),
-        )
-        if problem is not None
-    ]
+    wrong_agent = check_agent_id(grant.agent_id)
+    found = [] if wrong_agent is None else [wrong_agent]
+    found += [_problem(*fault) for fault in _find_wrong_target(grant)]
+    if grant.token_mode is NONE and by.role not in (Role.OWNER, Role.ADMIN):
+        found.append(_problem("token_mode", "can be none only by an administrator; use window"))
+    return found + [_problem(*fault) for fault in _find_wrong_terms(grant, now)]
 
 
 def is_evasive_uri(uri: str) -> bool:
@@ -223,72 +213,122 @@ def check_agent_id(agent_id: str) -> Problem | None:
     return None
 
 
-def _check_server(server_id: str) -> Problem | None:
-    return None if server_id else _problem("server_id", "must be a server's id or name, or *")
-
-
-def _check_kinds(grant: Grant) -> Iterable[Problem]:
-    if not grant.kinds or not set(grant.kinds) <= set(KINDS):
-        yield _problem("kinds", f"must be one or more of {', '.join(KINDS)}")
-    elif grant.kinds != order_kinds(grant.kinds):
-        yield _problem("kinds", "must be in order, each once")
-    if grant.actions != (INVOKE,):
-        yield _problem("actions", f'must be ["{INVOKE}"], the only action there is')
-
-
-def _check_pattern(grant: Grant) -> Problem | None:
+def _find_wrong_target(grant: Grant) -> Iterator[tuple[str, str]]:
+    """Find what is wrong with what a grant is for: the field, and what to write there."""
     name = grant.tool_name
+    if not grant.server_id:
+        yield "server_id", "must be a server's id or name, or *"
+    if not grant.kinds or not set(grant.kinds) <= set(KINDS):
+        yield "kinds", f"must be one or more of {', '.join(KINDS)}"
+    elif grant.kinds != order_kinds(grant.kinds):
+        yield "kinds", "must be in order, each once"
+    if grant.actions != (INVOKE,):
+        yield "actions", f'must be ["{INVOKE}"], the only action there is'
     if not 1 <= len(name) <= MAX_PATTERN:
-        return _problem("tool_name", f"must be 1 to {MAX_PATTERN} characters; use * for the rest")
-    if RESOURCES in grant.kinds and is_evasive_uri(name):
-        return _problem(
+        yield "tool_name", f"must be 1 to {MAX_PATTERN} characters; use * for the rest"
+    elif RESOURCES in grant.kinds and is_evasive_uri(name):
+        yield (
             "tool_name",
             "must not have .. segments or encoded / . \\ where resources are granted;"
             " write the URI plainly",
         )
-    return None
 
 
-def _check_mode(mode: TokenMode, by: Principal) -> Problem | None:
-    if mode is NONE and by.role not in (Role.OWNER, Role.ADMIN):
-        return _problem("token_mode", "can be none only by an administrator; use window")
-    return None
-
-
-def _check_ttl(ttl: float) -> Problem | None:
-    if not 0 < ttl <= MAX_TTL:
-        return _problem("token_ttl", f"must be more than 0 and at most {MAX_TTL:.0f} seconds")
-    return None
-
-
-def _check_limits(limits: CallLimit | None) -> Problem | None:
-    if limits is None:
-        return None
-    if not 1 <= limits.calls <= MAX_CALLS:
-        return _problem("limits.calls", f"must be 1 to {MAX_CALLS}; revoke a grant to allow none")
-    if not SHORTEST_WINDOW <= limits.per <= MAX_TTL:
-        return _problem("limits.per", f"must be {SHORTEST_WINDOW:g} to {MAX_TTL:.0f} seconds")
-    return None
-
-
-def _check_expiry(expires_at: float | None, now: float) -> Problem | None:
-    if expires_at is None:
-        return None
-    if not math.isfinite(expires_at) or expires_at <= now:
-        return _problem("expires_at", "must be in the future; leave it out for no end")
-    return None
-
-
-def _check_condition(source: str) -> Problem | None:
+def _find_wrong_terms(grant: Grant, now: float) -> Iterator[tuple[str, str]]:
+    """Find what is wrong with how long, how often and when a grant allows."""
+    limits, ends = grant.limits, grant.expires_at
+    if not 0 < grant.token_ttl <= MAX_TTL:
+        yield "token_ttl", f"must be more than 0 and at most {MAX_TTL:.0f} seconds"
+    if limits is not None and not 1 <= limits.calls <= MAX_CALLS:
+        yield "limits.calls", f"must be 1 to {MAX_CALLS}; revoke a grant to allow none"
+    elif limits is not None and not SHORTEST_WINDOW <= limits.per <= MAX_TTL:
+        yield "limits.per", f"must be {SHORTEST_WINDOW:g} to {MAX_TTL:.0f} seconds"
+    if ends is not None and not now < ends < math.inf:
+        yield "expires_at", "must be in the future; leave it out for no end"
+    if len(grant.note) > MAX_NOTE:
+        yield "note", f"is longer than {MAX_NOTE} characters"
     try:
-        if source:
-            parse_condition(source)
+        if grant.when:
+            parse_condition(grant.when)
     except ConditionError as error:
-        return _problem("when", str(error))
-    return None
+        yield "when", str(error)
 
 
-def _check_note(note: str) -> Problem | None:
-    return (
-        _problem("note", f"is longer than {MAX_NOTE} characters") if len(note) > MAX_NOTE else None
+# -- capability binding
+
+SEPARATOR: Final = ":"
+"""What stands between server and tool in a declared tool."""
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """What to do to an agent's grants so that it has what it declares."""
+
+    added: tuple[Grant, ...] = ()
+    kept: tuple[Grant, ...] = ()
+    """Bound before and declared again. They get a new token, as any grant that is given again."""
+    removed: tuple[Grant, ...] = ()
+    covered: tuple[Grant, ...] = ()
+    """Given otherwise than by binding, for just what is declared: they stay as they are."""
+    problems: tuple[Problem, ...] = ()
+    """What is wrong with the declaration; nothing is to be done then."""
+
+
+def bind(
+    agent_id: str,
+    declared: Iterable[str],
+    existing: Iterable[Grant],
+    servers: Mapping[str, str],
+    *,
+    by: Principal,
+    now: float,
+    new_id: Callable[[], str],
+    token_ttl: float = DEFAULT_TTL,
+) -> Binding:
+    """Work out the grants of an agent that declares tools, each as ``server:tool``.
+
+    ``servers`` leads from the names and ids of servers to their ids. To bind again replaces what
+    was bound before, and leaves every other grant alone. The store does it, in one transaction.
+    """
+    wanted: dict[GrantKey, Grant] = {}
+    problems: list[Problem] = []
+    for index, text in enumerate(dict.fromkeys(declared)):
+        path = f"declared_tools[{index}]"
+        target = parse_target(text, servers, SEPARATOR)
+        if isinstance(target, Problem):
+            problems.append(target._replace(path=path))
+            continue
+        grant = Grant(
+            "",
+            agent_id,
+            *target,
+            token_ttl=token_ttl,
+            granted_at=now,
+            granted_by=by.id,
+            source=GrantSource.BOUND,
+        )
+        problems += [p._replace(path=f"{path} {p.path}") for p in check_grant(grant, by, now)]
+        wanted[grant.key] = grant
+    if problems:
+        return Binding(problems=tuple(problems))
+    return _compare(wanted, [g for g in existing if g.agent_id == agent_id], new_id)
+
+
+def _compare(
+    wanted: Mapping[GrantKey, Grant], existing: Iterable[Grant], new_id: Callable[[], str]
+) -> Binding:
+    by_key = {grant.key: grant for grant in existing}
+    found = [by_key[key] for key in wanted if key in by_key]
+    return Binding(
+        added=tuple(
+            msgspec.structs.replace(grant, id=new_id())
+            for key, grant in wanted.items()
+            if key not in by_key
+        ),
+        kept=tuple(grant for grant in found if grant.source is GrantSource.BOUND),
+        removed=tuple(
+            grant
+            for key, grant in by_key.items()
+            if grant.source is GrantSource.BOUND and key not in wanted
+        ),
+        covered=tuple(grant for grant in found if grant.source is not GrantSource.BOUND),
     )

@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mcp_junction.policy.access import Admits, Grants
+import msgspec
+
 from mcp_junction.policy.conditions import CallReader, GrantCondition
 from mcp_junction.policy.decision import (
     CallTarget,
@@ -21,13 +22,14 @@ from mcp_junction.policy.decision import (
     decide_by_role,
     deny_by_default,
 )
-from mcp_junction.policy.decision_cache import DEFAULT_TTL, DecisionCache
 from mcp_junction.policy.explanation import Explanation, explain
-from mcp_junction.policy.grant_set import GrantSet
-from mcp_junction.policy.grants import KINDS, Grant
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.grant_set import GrantSet, GrantsInForce
+from mcp_junction.policy.grants import Grant
+from mcp_junction.policy.principal import Grants, Principal, Role
 from mcp_junction.policy.tokens import PresentedToken, Token
 
+DEFAULT_TTL: Final = 5 * 60.0
+MAX_DECISIONS: Final = 10_000
 _NEVER: Final = float("inf")
 STORE: Final = "store"
 """The rule that denies everything while the store is away."""
@@ -35,35 +37,66 @@ _BLIND: Final = "the store is away, so that grants cannot be checked; call again
 _AGENT: Final = Role.AGENT  # for the call path, see protocol/versions.py
 
 
-class GrantsInForce:
-    """The grants of an agent that have not expired, as Scopes ask for them.
+class _CachedDecision(msgspec.Struct, frozen=True, gc=False):
+    generation: int
+    until: float
+    since: float
+    target: CallTarget
+    decision: PolicyDecision
 
-    It never changes: when a grant expires there is another.
+
+class DecisionCache:
+    """Remembers the decisions about all agents, at most ``limit`` of them, marked as cached.
+
+    A decision is forgotten when the grants or tokens of its agent change (their generation does),
+    when a grant or token behind it expires, and after the time that AUTH_CACHE_TTL sets; 0 switches
+    the cache off. Decisions that depend on what a call carries are never kept.
     """
 
-    __slots__ = ("_grants", "_server_ids", "_since", "has_everything", "until")
+    __slots__ = ("_entries", "_limit", "_ttl")
 
-    def __init__(self, grants: GrantSet, server_ids: Mapping[str, str], now: float) -> None:
-        self._grants = grants
-        self._server_ids = server_ids
-        self._since = now
-        expiry = grants.next_expiry(now)
-        self.until = _NEVER if expiry is None else expiry
-        """When the next grant expires."""
-        self.has_everything = all(grants.has_everything(kind, now) for kind in KINDS)
-        """Whether it admits all there is, of every kind."""
+    def __init__(self, ttl: float = DEFAULT_TTL, limit: int = MAX_DECISIONS) -> None:
+        self._ttl = ttl
+        self._limit = limit
+        self._entries: dict[tuple[str, str, str, str], _CachedDecision] = {}
 
-    def of(self, kind: str, server: str) -> Admits | None:
-        """Return what says of each of a server's names whether it may be used; None if none."""
-        server_id = self._server_ids.get(server)
-        if server_id is None:
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(
+        self, agent_id: str, generation: int, target: CallTarget, now: float
+    ) -> PolicyDecision | None:
+        """Return the decision about the same call by the same grants, if it still holds."""
+        entry = self._entries.get((agent_id, target.kind, target.server_id, target.name))
+        if (
+            entry is None
+            or entry.generation != generation
+            or not entry.since <= now < entry.until
+            or (entry.target is not target and entry.target != target)
+        ):
             return None
-        return self._grants.admits_of(kind, server_id, self._since)
+        return entry.decision
 
-    def names(self, server: str) -> bool:
-        """Whether a grant is for this very server."""
-        server_id = self._server_ids.get(server)
-        return server_id is not None and self._grants.names_server(server_id, self._since)
+    def keep(
+        self,
+        agent_id: str,
+        generation: int,
+        target: CallTarget,
+        decision: PolicyDecision,
+        now: float,
+    ) -> None:
+        """Remember a decision, unless it depends on what the call carried."""
+        until = min(decision.valid_until, now + self._ttl)
+        if until <= now:
+            return
+        if len(self._entries) >= self._limit:
+            self._entries.clear()
+        key = agent_id, target.kind, target.server_id, target.name
+        cached = msgspec.structs.replace(decision, cached=True, valid_until=until)
+        self._entries[key] = _CachedDecision(generation, until, now, target, cached)
+
+    def clear(self) -> None:
+        self._entries.clear()
 
 
 class LivePolicy:

@@ -1,14 +1,16 @@
-"""Principals and their roles: who makes a call, and the one table of what each role may do.
+"""Principals and their roles: who makes a call, for whom, and the one table of what roles may do.
 
-REST, ``/mcp`` and the commands use the same table. How a principal is identified: ``identity/``.
+REST, ``/mcp`` and the commands use the same table. An AccessPolicy says what else a principal may
+use; the one of the service is ``live_policy.py``. How a principal is identified: ``identity/``.
+Whether the grants of an acting agent admit a call: ``decision.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -154,7 +156,7 @@ RIGHTS: Final = {
 }
 """The rights of each role. The owner changes keys, and grants for them, by commands on this
 machine, and the rest over REST with an admin's key. An orchestrator may call only on behalf of an
-agent that it names. Whose grants decide about a call: ``acting.py``."""
+agent that it names. Whose grants decide about a call: ``resolve_acting_agent``."""
 
 KEY_ROLES: Final = tuple(role for role in Role if role is not Role.OWNER)
 """The roles that a key can have."""
@@ -192,3 +194,112 @@ def explain_refusal(principal: Principal, right: Right | None) -> str:
     if right is None:
         return f"the role {principal.role} may not use this"
     return f"the role {principal.role} may not {right}; use a key of a role that may"
+
+
+# -- under whose name
+
+MAX_AGENT_ID: Final = 255
+"""Characters of the longest agent id."""
+
+
+class ActingAgent(NamedTuple):
+    """Under whose name a call is made."""
+
+    id: str
+    has_all: bool
+    """Whether it may call everything, without a grant or a token: the owner or an administrator
+    that calls as itself."""
+
+
+class ActingRefusal(NamedTuple):
+    """Why a principal cannot make calls, or not in the name of that agent."""
+
+    rule: str
+    reason: str
+
+
+FOREIGN_AGENT: Final = "agent_id"
+"""The rule that refuses an agent id which is not the caller's own."""
+ROLE_RULE: Final = "role"
+"""The rule that refuses a role."""
+
+# For the call path, see protocol/versions.py.
+_ADMIN: Final = Role.ADMIN
+_ORCHESTRATOR: Final = Role.ORCHESTRATOR
+_AGENT: Final = Role.AGENT
+_VIEWER: Final = Role.VIEWER
+
+_VIEWER_CALLS: Final = ActingRefusal(
+    ROLE_RULE, explain_refusal(Principal("", Role.VIEWER), Right.CALL)
+)
+_NOBODY_NAMED: Final = ActingRefusal(
+    ROLE_RULE, "the role orchestrator calls only on behalf of an agent; name one as agent_id"
+)
+_FOR_ITSELF: Final = ActingRefusal(
+    FOREIGN_AGENT, "an orchestrator does not call for itself; name the agent that it calls for"
+)
+_FOREIGN: Final = ActingRefusal(
+    FOREIGN_AGENT, "agent_id names another agent than the key's own; leave it out, or use its key"
+)
+_BAD_NAME: Final = ActingRefusal(
+    FOREIGN_AGENT, f"agent_id must have 1 to {MAX_AGENT_ID} characters; correct it, or leave it out"
+)
+
+
+def resolve_acting_agent(
+    principal: Principal, named: str | None = None
+) -> ActingAgent | ActingRefusal:
+    """Find whose grants decide about a call of ``principal`` that names an agent, or nobody."""
+    role = principal.role
+    if role is _VIEWER:
+        return _VIEWER_CALLS
+    if named is not None and not 1 <= len(named) <= MAX_AGENT_ID:
+        return _BAD_NAME
+    if role is _ORCHESTRATOR:
+        if named is None:
+            return _NOBODY_NAMED
+        return _FOR_ITSELF if named == principal.id else ActingAgent(named, False)
+    if named is None or named == principal.id:
+        return ActingAgent(principal.id, role is not _AGENT)
+    return ActingAgent(named, False) if role is _ADMIN else _FOREIGN
+
+
+# -- what a principal may use
+
+Admits = Callable[[str], bool]
+"""Says whether the name or URI of one server's item is admitted."""
+
+
+def admit_all(_: str) -> bool:
+    """Say that any name is admitted. The one function that does: what is whole is known by it."""
+    return True
+
+
+class Grants(Protocol):
+    """What one principal may use. A change makes another object, so that this one never changes.
+
+    ``kind`` is ``tools``, ``prompts`` or ``resources``, and names are those that a server itself
+    uses.
+    """
+
+    def of(self, kind: str, server: str) -> Admits | None:
+        """What it may use of a server: says of each name whether it may; None if nothing."""
+        ...
+
+    def names(self, server: str) -> bool:
+        """Whether something is granted on this very server, rather than on all servers.
+
+        Its principal then knows that there is such a server, whether anything matches or not.
+        """
+        ...
+
+
+class AccessPolicy(Protocol):
+    """Who may use what, as it is decided now.
+
+    One that has a ``version``, another number after each change, is asked again only after that.
+    """
+
+    def grants(self, principal: Principal) -> Grants | None:
+        """What a principal may use; None is everything. The same object until that changes."""
+        ...

@@ -1,7 +1,7 @@
 """ToolSetting: what the operator has set for one tool of a server, seen or not seen yet. Pure data.
 
 What is not set is None: the tool's own definition, its server and the settings of the process
-decide then. ``governance/tool_settings.py`` has all settings in memory, ``store/tool_settings.py``
+decide then. ``governance/tool_facts.py`` has all settings in memory, ``store/tool_settings.py``
 stores them, and ``registry/tool_settings.py`` changes them.
 """
 

@@ -9,10 +9,11 @@ begin with (``latest``) can only be equal. Versions of the protocol are not mean
 
 from __future__ import annotations
 
+import operator as op
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 _CLAUSE: Final = re.compile(r"(>=|<=|==|!=|>|<|=)?\s*([^\s<>=!,]{1,100})")
 _VERSION: Final = re.compile(r"[vV]?(\d{1,18}(?:\.\d{1,18}){0,9})(.{0,100})", re.DOTALL)
@@ -23,6 +24,14 @@ MAX_RANGE: Final = 256
 """Characters of the longest range."""
 MAX_RANGES: Final = 20
 OR: Final = "||"
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "==": op.eq,
+    "!=": op.ne,
+    ">=": op.ge,
+    "<=": op.le,
+    ">": op.gt,
+    "<": op.lt,
+}
 _FINAL: Final = (1,)
 _LATER: Final = (2,)
 
@@ -122,15 +131,5 @@ def _holds(operator: str, text: str, bound_text: str) -> bool:
     if version is None or bound is None:
         is_equal = text.strip() == bound_text
         return is_equal if operator == "==" else operator == "!=" and not is_equal
-    if operator == "==":
-        return version == bound
-    if operator == "!=":
-        return version != bound
-    if operator == ">=":
-        return version >= bound
-    if operator == "<=":
-        return version <= bound
-    if operator == ">":
-        return version > bound
     is_its_prerelease = version.release == bound.release and bound.stage == _FINAL
-    return version < bound and not is_its_prerelease
+    return _COMPARE[operator](version, bound) and not (operator == "<" and is_its_prerelease)

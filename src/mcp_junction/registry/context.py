@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.config.settings import Settings
-from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.tool_facts import ToolSettings
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.known_tools import KnownTools, ToolRules

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog.items import ListItem
-from mcp_junction.governance.tool_settings import ToolSettings
+from mcp_junction.governance.tool_facts import ToolSettings
 from mcp_junction.policy.risk import Risk
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.policy.versions import is_compatible, parse_ranges

@@ -123,8 +123,7 @@ class Breakers:
 
     def forget(self, server_id: str) -> None:
         """Drop the circuits of a server that is no more."""
-        for circuit in self._of(server_id, None):
-            del self._circuits[circuit.server_id, circuit.tool_name]
+        self._circuits = {key: one for key, one in self._circuits.items() if key[0] != server_id}
 
     def restore(self, rows: list[BreakerRow], now: float) -> None:
         """Take over the stored states."""
@@ -133,11 +132,7 @@ class Breakers:
 
     def rows(self, server_id: str | None = None, tool_name: str | None = None) -> list[BreakerRow]:
         """Return the state of every circuit there is, in the order of their keys."""
-        found = [
-            circuit.row()
-            for circuit in self._circuits.values()
-            if server_id in (None, circuit.server_id) and tool_name in (None, circuit.tool_name)
-        ]
+        found = [circuit.row() for circuit in self._of(server_id, tool_name)]
         return sorted(found, key=lambda row: (row.server_id, row.tool_name))
 
     def state(self, server_id: str, tool_name: str) -> BreakerState:
@@ -152,8 +147,6 @@ class Breakers:
 
     def take_changes(self) -> list[BreakerRow]:
         """Return each circuit that changed its state since this was asked last."""
-        if not self._changes:
-            return []
         taken, self._changes = self._changes, []
         return taken
 
@@ -164,11 +157,12 @@ class Breakers:
             found = self._circuits[key] = Breaker(server_id, tool_name, self._settings)
         return found
 
-    def _of(self, server_id: str, tool_name: str | None) -> list[Breaker]:
+    def _of(self, server_id: str | None, tool_name: str | None) -> list[Breaker]:
+        """Find the circuits of a server and a tool; None is any."""
         return [
             circuit
             for circuit in self._circuits.values()
-            if circuit.server_id == server_id and tool_name in (None, circuit.tool_name)
+            if server_id in (None, circuit.server_id) and tool_name in (None, circuit.tool_name)
         ]
 
 

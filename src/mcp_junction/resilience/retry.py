@@ -174,15 +174,10 @@ def _find_reason(failure: Failure, is_repeatable: bool, trusts_retry_after: bool
         return RetryReason.PERMANENT
     if not failure.was_sent:
         return RetryReason.NOT_SENT
-    if _is_refused_before(failure, trusts_retry_after):
+    is_trusted_busy = failure.kind is FailureKind.BUSY and trusts_retry_after
+    if is_trusted_busy or failure.kind in (FailureKind.RATE_LIMITED, *_REPLAYED_ONCE):
         return RetryReason.REFUSED_BEFORE
     return RetryReason.REPEATABLE if is_repeatable else RetryReason.MAY_HAVE_RUN
-
-
-def _is_refused_before(failure: Failure, trusts_retry_after: bool) -> bool:
-    if failure.kind is FailureKind.BUSY:
-        return trusts_retry_after
-    return failure.kind is FailureKind.RATE_LIMITED or failure.kind in _REPLAYED_ONCE
 
 
 def _delay(

@@ -20,10 +20,9 @@ from mcp_junction.catalog.items import ALL, RESOURCES, ListKind
 from mcp_junction.catalog.scope import Scope, Scopes
 from mcp_junction.eras.parked import ParkedCall, ParkedCalls
 from mcp_junction.governance.policy_sync import AgentChange
-from mcp_junction.policy.access import Grants
 from mcp_junction.policy.decision import CallTarget, PolicyDecision
 from mcp_junction.policy.live_policy import LivePolicy
-from mcp_junction.policy.principal import Principal, Role
+from mcp_junction.policy.principal import Grants, Principal, Role
 from mcp_junction.sessions.clients import ClientRelay, Coalescer, ConnectedClients
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_junction.errors import InvalidChange, NotFound
-from mcp_junction.policy.capabilities import Binding
-from mcp_junction.policy.grants import Grant
+from mcp_junction.policy.grants import Binding, Grant
 from mcp_junction.policy.tokens import Token
 from mcp_junction.resilience.idempotency import owner_of
 from mcp_junction.store.agents import AgentRecord, AgentTable

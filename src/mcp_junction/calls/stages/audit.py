@@ -22,9 +22,8 @@ from mcp_junction.calls.audit_rows import CallRow
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.policy.acting import ROLE
 from mcp_junction.policy.decision import ALLOW, DENY, NO_GRANT
-from mcp_junction.policy.principal import Role
+from mcp_junction.policy.principal import ROLE_RULE, Role
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
@@ -158,7 +157,7 @@ def _describe_denial(ended: CallEnded, reason: str) -> Denial:
         ended.server_id,
         agent_id=_acting_agent(ended),
         tool_name=None if route is None else route.pair.name,
-        rule=ROLE if decision is None else decision.rule,
+        rule=ROLE_RULE if decision is None else decision.rule,
         correlation_id=ended.correlation_id,
         ticket_id=ended.carried.ticket_id,
         task_id=ended.carried.task_id,

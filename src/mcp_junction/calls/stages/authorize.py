@@ -13,8 +13,7 @@ from typing import Final
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.carried import NOTHING_CARRIED
 from mcp_junction.calls.methods import OWN
-from mcp_junction.policy.acting import ActingRefusal, resolve_acting_agent
-from mcp_junction.policy.principal import RIGHTS, Right
+from mcp_junction.policy.principal import RIGHTS, ActingRefusal, Right, resolve_acting_agent
 from mcp_junction.protocol.versions import DENIED
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
