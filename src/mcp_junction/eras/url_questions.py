@@ -63,7 +63,8 @@ class UrlQuestions:
         self._parked_calls = parked_calls
         self._tasks = tasks
         self._approvals = approvals
-        self._told: set[tuple[int, str, str]] = set()
+        self._told: dict[tuple[int, str, str], str] = {}
+        """The id of the last question of each kind that a client is told the end of."""
 
     def ask(self, call: Call, refusal: Outcome) -> Outcome:
         """Return how a refused call ends for its client."""
@@ -146,7 +147,11 @@ class UrlQuestions:
         """Tell a client when its question was answered; of several alike, of the last."""
         caller = call.caller
         key = id(caller), question.purpose, question.subject
-        if key in self._told or not hasattr(caller, "notify"):
+        if not hasattr(caller, "notify"):
+            return
+        is_awaited = key in self._told
+        self._told[key] = elicitation_id
+        if is_awaited:
             return
 
         async def tell() -> None:
@@ -156,8 +161,7 @@ class UrlQuestions:
             except TimeoutError:
                 return
             finally:
-                self._told.discard(key)
-            caller.notify(URL_ELICITATION, encode.dumps({"elicitationId": elicitation_id}))
+                last = self._told.pop(key)
+            caller.notify(URL_ELICITATION, encode.dumps({"elicitationId": last}))
 
-        self._told.add(key)
         self._tasks.spawn(tell())
