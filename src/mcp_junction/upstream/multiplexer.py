@@ -15,9 +15,9 @@ from msgspec import Raw
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.answers import read_answer
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import BOM, Overlong
+from mcp_junction.protocol.requests import MAX_ANSWERS, read_answer, split_raw
 from mcp_junction.protocol.versions import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -150,7 +150,8 @@ class Multiplexer:
         try:
             frame = frames.decode(line, exact=len(line) < _LARGE)
         except FrameError as error:
-            self._handle_undecodable(line, error)
+            if not self._fail_by_id(line, f"its answer is damaged: {error}"):
+                self._count_noise(line, error)
             return
         if not frame.method:
             self._handle_answer(line, frame)
@@ -169,9 +170,6 @@ class Multiplexer:
         """
         if line[:1] != b"[" or line[1:_PEEKED].lstrip(_BLANK)[:1] != b"{":
             return False  # "[12:00:01] ready", say
-        # Imported where it is used: few servers do this.
-        from mcp_junction.protocol.requests import MAX_ANSWERS, split_raw
-
         try:
             texts = split_raw(line, MAX_ANSWERS)
         except FrameError as error:
@@ -204,10 +202,6 @@ class Multiplexer:
         if not self._fail_by_id(line.head + line.tail, what):
             words = "server %r: a line of %d bytes is over %s, and was skipped"
             log.warning(words, self._server, line.size, limit)
-
-    def _handle_undecodable(self, line: bytes, error: FrameError) -> None:
-        if not self._fail_by_id(line, f"its answer is damaged: {error}"):
-            self._count_noise(line, error)
 
     def _count_noise(self, line: bytes, why: FrameError | str) -> None:
         self.noise += 1
