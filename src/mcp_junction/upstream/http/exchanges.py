@@ -182,11 +182,9 @@ class PostedCall(EventExchange):
 
         Such a server should answer 404. Some answer 400, with a known message.
         """
-        if not self._session or self._status not in (400, 404):
-            return False
-        if self._status == 404:
-            return True
-        return is_unknown_session(b"".join(self._body), self.flight.wire_id)
+        if self._status == 400 and self._session:
+            return is_unknown_session(b"".join(self._body), self.flight.wire_id)
+        return self._status == 404 and bool(self._session)
 
     @property
     def _challenge(self) -> BearerChallenge | None:
