@@ -208,7 +208,8 @@ class HttpLink(RemoteLink):
     async def end(self, grace: float) -> None:
         """Delete the session, if there is one, and release the link."""
         if self.session_header and not self.closed.done():
-            farewell = OwnRequest(self, self.build_delete())
+            own = self._token.line + self.session_header + self._version_header
+            farewell = OwnRequest(self, self._delete_head + own + b"content-length: 0\r\n\r\n")
             self.pool.send(farewell)
             await asyncio.wait({farewell.status}, timeout=max(grace, 0.5))
         await super().end(grace)
@@ -318,10 +319,6 @@ class HttpLink(RemoteLink):
         resume = b"last-event-id: %b\r\n" % last_id if last_id is not None else b""
         own = self._get_head + self._token.line
         return own + self.session_header + self._version_header + resume + b"\r\n"
-
-    def build_delete(self) -> bytes:
-        headers = self._delete_head + self._token.line + self.session_header + self._version_header
-        return headers + b"content-length: 0\r\n\r\n"
 
     def call_headers(self, flight: Flight) -> bytes:
         """The headers of a request beside its version."""
