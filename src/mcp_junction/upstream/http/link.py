@@ -111,6 +111,7 @@ class RemoteLink(MultiplexedLink):
         if flight.future.done():
             return
         if outcome is None:
+            self.multiplexer.forget(flight)  # it counts when it is sent, and not if it is refused
             self.send(flight)
         else:
             self.sign_out(flight, outcome)
