@@ -181,6 +181,17 @@ async def test_an_answer_over_the_limit_ends_its_call_and_its_connection(streame
         assert not link.closed.done()
 
 
+async def test_a_link_that_was_renamed_names_the_server_as_it_is_called_now():
+    async def damaged(visit: Visit) -> None:
+        visit.answer(200, b'{"jsonrpc":"2.0","id":%d,"result":NaN}' % visit.message["id"])
+
+    async with linked(damaged) as (_, link):
+        link.rename("near")
+        error = await failure(link)
+        assert error["message"].startswith("server 'near': its answer is damaged")
+        assert error["data"]["server"] == "near"
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(status):
     async def elsewhere(visit: Visit) -> None:

@@ -53,12 +53,12 @@ class Multiplexer:
     """The flights of one link, by wire id, and what the server asks while they last."""
 
     __slots__ = (
-        "_has_mixed_lines", "_listener", "_pending", "_questions", "_server", "_write", "era",
-        "flights", "noise", "stray", "users",
+        "_has_mixed_lines", "_listener", "_pending", "_questions", "_write", "era", "flights",
+        "noise", "server", "stray", "users",
     )  # fmt: skip
 
     def __init__(self, server: str, write: Callable[[bytes], None], listener: LinkListener) -> None:
-        self._server = server
+        self.server = server
         self._write = write
         self._listener = listener
         self.flights: dict[bytes, Flight] = {}
@@ -115,7 +115,7 @@ class Multiplexer:
         """End every flight and drop every question, because the link has ended."""
         flights, self.flights = self.flights, {}
         for flight in flights.values():
-            flight.end(outcomes.link_lost(self._server, flight.delivery, why))
+            flight.end(outcomes.link_lost(self.server, flight.delivery, why))
         await self._questions.close()
         self._pending.clear()
         self._write = _discard  # it was a method of the link: a reference cycle
@@ -174,7 +174,7 @@ class Multiplexer:
             texts = split_raw(line, MAX_ANSWERS)
         except FrameError as error:
             if error.code == INVALID_REQUEST:
-                log.warning("server %r: a batch was not read: %s", self._server, error)
+                log.warning("server %r: a batch was not read: %s", self.server, error)
             return False
         for text in texts:
             if text[:1] == b"{":
@@ -190,7 +190,7 @@ class Multiplexer:
         flight = self.flights.pop(frames.octets(frame.id), None)
         if flight is None:
             # Late, after a cancel or a timeout; or not the answer to any request of ours.
-            log.debug("server %r answered a request that nobody waits for", self._server)
+            log.debug("server %r answered a request that nobody waits for", self.server)
         elif frame.error:
             flight.end(outcomes.refused(frame.error, flight.failure))
         else:
@@ -201,7 +201,7 @@ class Multiplexer:
         what = f"its answer of {line.size} bytes is over {limit}"
         if not self._fail_by_id(line.head + line.tail, what):
             words = "server %r: a line of %d bytes is over %s, and was skipped"
-            log.warning(words, self._server, line.size, limit)
+            log.warning(words, self.server, line.size, limit)
 
     def _count_noise(self, line: bytes, why: FrameError | str) -> None:
         self.noise += 1
@@ -211,8 +211,8 @@ class Multiplexer:
             # It is not read as a frame: programs also write about frames, or quote others.
             self._has_mixed_lines = True
             words = "server %r writes other text to stdout in a line with a frame, which is lost"
-            log.warning(words, self._server)
-        log.debug("server %r: a line on stdout is not a frame: %s", self._server, why)
+            log.warning(words, self.server)
+        log.debug("server %r: a line on stdout is not a frame: %s", self.server, why)
 
     def _fail_by_id(self, data: bytes, why: str) -> bool:
         """Fail the flight of an answer that cannot be used; False when its id is not found."""
@@ -225,8 +225,8 @@ class Multiplexer:
         flight = self.flights.pop(wire_id, None) if wire_id is not None else None
         if flight is None:
             return False
-        message = f"server {self._server!r}: {why}"
-        flight.end(outcomes.failed(INTERNAL_ERROR, message, Delivery.EXECUTED, server=self._server))
+        message = f"server {self.server!r}: {why}"
+        flight.end(outcomes.failed(INTERNAL_ERROR, message, Delivery.EXECUTED, server=self.server))
         return True
 
     def _handle_notification(self, frame: Frame, on: Flight | None) -> None:
@@ -359,6 +359,10 @@ class MultiplexedLink(Link):
         self.multiplexer = Multiplexer(server, self._write, listener)
         self.users = self.multiplexer.users
         self._limits = limits
+
+    def rename(self, server: str) -> None:
+        super().rename(server)
+        self.multiplexer.server = server
 
     @abstractmethod
     def _write(self, frame: bytes) -> None:
