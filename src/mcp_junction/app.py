@@ -34,16 +34,13 @@ from mcp_junction.config.settings import UNLIMITED, quota_of
 from mcp_junction.eras.links import EraLinks
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import Resume
-from mcp_junction.eras.sign_in import SignInQuestions
-from mcp_junction.eras.tasks import ResolveTask
-from mcp_junction.eras.tickets import Seal
+from mcp_junction.eras.tickets import ResolveTask, Seal
 from mcp_junction.eras.url_questions import UrlQuestions
 from mcp_junction.listener.capabilities import ServerSummary
 from mcp_junction.policy.principal import LOCAL_OWNER, AccessPolicy, Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
 from mcp_junction.protocol.names import Spelling
-from mcp_junction.protocol.versions import APPROVAL_NEEDED
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.sessions.clients import ClientRelay, ConnectedClients
@@ -56,13 +53,12 @@ from mcp_junction.upstream.events import log as telemetry
 from mcp_junction.upstream.factory import ServerFactory
 from mcp_junction.upstream.handshake import EVERYTHING_RELAYED, Hello
 from mcp_junction.upstream.headstart import Headstart
-from mcp_junction.upstream.outcome import SIGNED_OUT, Delivery, Outcome
+from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.servers import ServerSet
 
 if TYPE_CHECKING:
     from mcp_junction.calls.stages.audit import CallAudit
     from mcp_junction.calls.tracing import Tracing
-    from mcp_junction.governance.approvals import Approvals
     from mcp_junction.governance.governance import Governance
     from mcp_junction.upstream.tokens import TokenSources
 
@@ -208,29 +204,9 @@ class Junction:
                 audit.intend if audit is not None and is_strict else None,
                 extra_stages,
                 self._make_governed_stages(audit),
-                self._make_questions(approvals),
+                UrlQuestions(self.parked_calls, self.tasks, approvals).ask,
             )
         )
-
-    def _make_questions(self, approvals: Approvals | None) -> Callable[[Call, Outcome], Outcome]:
-        """Make what sends clients to pages of ours, where that helps a refused call."""
-        questions = UrlQuestions(self.parked_calls, self.tasks)
-        ask_to_sign_in = SignInQuestions(questions).ask
-        ask_for_approval = None
-        if approvals is not None:
-            from mcp_junction.eras.approval_questions import ApprovalQuestions
-
-            ask_for_approval = ApprovalQuestions(questions, approvals).ask
-
-        def ask(call: Call, outcome: Outcome) -> Outcome:
-            if outcome.failure is SIGNED_OUT:
-                return ask_to_sign_in(call, outcome)
-            is_ours = outcome.delivery is Delivery.NOT_SENT and outcome.code == APPROVAL_NEEDED
-            if ask_for_approval is not None and is_ours:
-                return ask_for_approval(call, outcome)
-            return outcome
-
-        return ask
 
     def _make_tracing(self) -> Tracing | None:
         """Make what traces calls, where they are to be traced."""

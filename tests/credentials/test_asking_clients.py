@@ -71,6 +71,19 @@ async def test_an_older_client_is_named_the_link_and_told_when_it_was_used(world
     assert text_of(await world.call(caller=session)) == "alice"
 
 
+async def test_a_client_that_was_asked_twice_is_told_of_the_question_it_has_now(world):
+    heard = []
+    session = world.junction.open_session(heard.append)
+    session.capabilities = BY_URL
+    for _ in range(2):
+        refused = await world.call(caller=session)
+        (question,) = json.loads(bytes(refused.payload))["data"]["elicitations"]
+    await world.sign_in()
+    await until(lambda: heard)
+    (told,) = [json.loads(line) for line in heard if b"elicitation/complete" in line]
+    assert told["params"]["elicitationId"] == question["elicitationId"]
+
+
 async def again(world, caller, result, action, name="crm:whoami"):
     answers = {"sign_in": {"action": action}}
     params = {

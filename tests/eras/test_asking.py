@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from mcp_junction.eras.from_handshake import ask_client
+from mcp_junction.eras.adapters import ask_client
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
 

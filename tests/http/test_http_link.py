@@ -26,6 +26,7 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.http.exchanges import PostedCall
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.outcome import Delivery
+from mcp_junction.upstream.tokens import NO_TOKEN
 
 CANCELLED = outcomes.cancelled("enough", Delivery.UNKNOWN)
 NOTICE = {"jsonrpc": "2.0", "method": "notifications/x"}
@@ -180,6 +181,17 @@ async def test_an_answer_over_the_limit_ends_its_call_and_its_connection(streame
         assert not link.closed.done()
 
 
+async def test_a_link_that_was_renamed_names_the_server_as_it_is_called_now():
+    async def damaged(visit: Visit) -> None:
+        visit.answer(200, b'{"jsonrpc":"2.0","id":%d,"result":NaN}' % visit.message["id"])
+
+    async with linked(damaged) as (_, link):
+        link.rename("near")
+        error = await failure(link)
+        assert error["message"].startswith("server 'near': its answer is damaged")
+        assert error["data"]["server"] == "near"
+
+
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(status):
     async def elsewhere(visit: Visit) -> None:
@@ -261,6 +273,37 @@ async def test_too_many_calls_at_once_are_refused_and_the_others_go_on(monkeypat
 
 
 # -- cancelling
+
+
+class LateToken:
+    """The source of a token that is not there yet."""
+
+    current = NO_TOKEN
+    must_wait = True
+
+    def __init__(self) -> None:
+        self.is_there = asyncio.Event()
+
+    async def prepare(self) -> None:
+        await self.is_there.wait()
+        self.must_wait = False
+
+
+async def test_a_call_that_waited_for_its_token_is_not_counted_twice():
+    """With a place for one call, the one that waits has it; it must not be refused for itself."""
+
+    async def answer(visit: Visit) -> None:
+        visit.result({"ok": True})
+
+    async with linked(answer, limits=Limits(calls=1)) as (_, link):
+        link.tokens = LateToken()
+        waiting = fly(link, rider=Rider())
+        refused = await landed(fly(link, rider=Rider()))
+        assert "as many as it may have" in refused.message
+        link.tokens.is_there.set()
+        assert json.loads(bytes((await landed(waiting)).payload)) == {"ok": True}
+        assert await call(link, rider=Rider()) == {"ok": True}
+        assert not link.is_busy
 
 
 async def test_a_cancelled_call_is_named_by_our_id_and_its_stream_closed():

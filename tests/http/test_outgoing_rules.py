@@ -13,7 +13,8 @@ from tests.policy.corpus import World, urls
 from mcp_junction.errors import AddressRefused, ServerError
 from mcp_junction.policy.outgoing import STRICT, Permissions
 from mcp_junction.protocol.versions import DEFAULT_LIMIT
-from mcp_junction.upstream.http.dialer import Dialer, dialer_for, fetch_status, resolve
+from mcp_junction.upstream.http.dialer import Dialer, dialer_for, resolve
+from mcp_junction.upstream.http.fetch import fetch_status
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.http.sse_link import SseLink
 from mcp_junction.upstream.outcome import Delivery

@@ -345,6 +345,15 @@ async def test_every_way_to_end_a_body_is_understood(answer, closes):
             assert origin.connections == connections
 
 
+async def test_a_server_that_switches_to_another_protocol_has_not_answered(caplog):
+    async def switch(visit: Visit) -> None:
+        visit.raw(b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+
+    async with pooled(switch) as (_, pool):
+        assert "another protocol" in await send(pool).end()
+    assert not caplog.records
+
+
 async def test_an_answer_that_is_cut_short_is_no_answer():
     async def half(visit: Visit) -> None:
         visit.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhello")

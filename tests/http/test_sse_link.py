@@ -73,6 +73,19 @@ async def test_an_address_that_is_not_the_servers_own_is_refused(endpoint):
         assert [visit.method for visit in origin.visits] == ["GET"]
 
 
+async def test_hints_before_the_stream_are_not_taken_for_it():
+    server = Older()
+
+    async def hinting(visit: Visit) -> None:
+        visit.raw(b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n")
+        await server(visit)
+
+    async with Origin(hinting) as origin, sse_link(origin) as link:
+        flight = fly(link)
+        server.answer(await origin.visited("tools/call"), {"ok": 1})
+        assert json.loads(bytes((await landed(flight)).payload)) == {"ok": 1}
+
+
 async def test_a_stream_that_is_none_is_refused():
     async def nothing(visit: Visit) -> None:
         visit.answer(404)

@@ -10,7 +10,7 @@ from tests.protocol import json_texts
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.answers import read_answer
+from mcp_junction.protocol.requests import read_answer
 from mcp_junction.protocol.versions import INVALID_REQUEST, PARSE_ERROR
 
 

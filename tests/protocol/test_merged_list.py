@@ -133,3 +133,13 @@ def test_cursors_that_a_client_makes_up_are_not_kept():
         made_up = base64.urlsafe_b64encode(json.dumps([1000 + wrong, "n1"]).encode()).decode()
         assert listing.page(made_up) == page
     assert len(cache) == 2
+
+
+def test_a_page_that_is_put_again_counts_once():
+    """Cursors that a client makes up lead to one page, whose size must not add up."""
+    cache = PageCache(limit=25_000)
+    cache.put("other", None, b"x" * 10_000)
+    for _ in range(50):
+        cache.put("listing", "cursor", b"x" * 10_000)
+    assert cache.get("other", None) is not None
+    assert cache.get("listing", "cursor") is not None

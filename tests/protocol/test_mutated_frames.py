@@ -8,7 +8,7 @@ from tests.protocol.mutations import SEEDS, mutated
 
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.answers import read_answer
+from mcp_junction.protocol.requests import read_answer
 
 LONGEST = 0.1  # CPU seconds of this thread
 

@@ -1,6 +1,7 @@
 """What a server's process has of ours: three pipes, no other descriptor, no shell, no variable."""
 
 import asyncio
+import errno
 import json
 import os
 import sys
@@ -72,3 +73,21 @@ async def test_a_child_sees_its_three_pipes_and_what_it_was_given(tmp_path, earl
         assert extra <= {MARK, "LC_CTYPE", "__CF_USER_TEXT_ENCODING"}
         assert "s3cret" not in json.dumps(found["env"])
         assert found["env"]["GIVEN"] == "yes"
+
+
+async def test_a_start_for_which_no_pipe_is_left_keeps_none(tmp_path, monkeypatch):
+    made = []
+    pipe = os.pipe
+
+    def exhausted():
+        if len(made) == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        made.append(pipe())
+        return made[-1]
+
+    monkeypatch.setattr(os, "pipe", exhausted)
+    with pytest.raises(OSError, match="Too many open files"):
+        await Warden().start(looking(tmp_path), {})
+    for fd in (fd for ends in made for fd in ends):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)

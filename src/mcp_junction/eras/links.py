@@ -16,10 +16,15 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import SUBSCRIBING
 from mcp_junction.catalog.items import Route
-from mcp_junction.eras.from_handshake import HandshakeToStatelessAdapter, wait_for_link
-from mcp_junction.eras.from_stateless import StatelessToHandshakeAdapter
+from mcp_junction.eras.adapters import (
+    HandshakeAdapter,
+    HandshakeToStatelessAdapter,
+    StatelessAdapter,
+    StatelessToHandshakeAdapter,
+    SubscriptionAdapter,
+    wait_for_link,
+)
 from mcp_junction.eras.resume import Resume
-from mcp_junction.eras.same_era import HandshakeAdapter, StatelessAdapter, SubscriptionAdapter
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Raw
@@ -32,7 +32,7 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import Flight
+from mcp_junction.upstream.flight import Flight, FlightCaller
 from mcp_junction.upstream.handshake import question_refusal
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
@@ -44,32 +44,14 @@ ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")
 """Wakes the waiter of a flight whose server has asked something instead of answering."""
 
 
-class WaitingCall(Protocol):
-    """The request that waits for a parked call at the moment."""
-
-    def progress(self, params: dict[str, Raw]) -> None: ...
-
-    def log(self, params: Raw) -> None: ...
-
-
-class Question:
+class Question(msgspec.Struct, eq=False):
     """One question of a server, and the function that answers it."""
 
-    __slots__ = ("_key", "_parked", "answer", "method", "params")
-
-    def __init__(
-        self,
-        parked: ParkedCall,
-        key: str,
-        method: str,
-        params: Raw,
-        answer: Callable[[Outcome], None],
-    ) -> None:
-        self._parked = parked
-        self._key = key
-        self.method = method
-        self.params = params
-        self.answer = answer
+    _parked: ParkedCall
+    _key: str
+    method: str
+    params: Raw
+    answer: Callable[[Outcome], None]
 
     def cancel(self) -> None:
         """Withdraw the question: the server no longer waits for an answer."""
@@ -87,7 +69,8 @@ class ParkedCall(msgspec.Struct, eq=False):
     round: int = 0
     expires: float = 0.0
     flight: Flight | None = None
-    waiting: WaitingCall | None = None
+    waiting: FlightCaller | None = None
+    """The request that waits for it at the moment."""
     questions: dict[str, Question] = {}
     attempts: int = 0
     left: float | None = None
@@ -150,7 +133,7 @@ class ParkedCall(msgspec.Struct, eq=False):
 
     # -- the request that waits for it
 
-    async def wait(self, call: WaitingCall) -> Outcome | None:
+    async def wait(self, call: FlightCaller) -> Outcome | None:
         """Wait until the flight has ended, with its outcome, or there is a question: None."""
         assert self.flight is not None
         self.waiting = call

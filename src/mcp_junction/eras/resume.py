@@ -190,13 +190,12 @@ class Resume:
 
 def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Continuation:
     """Collect what the next request takes over from a call that asks its client something."""
-    if call.in_place_of is None:
-        left, where = deadlines.left(call), None
-        return Continuation(left, True, call.claim, intent, where, call.passed_by)  # it was asked
-    route, left = call.route, deadlines.until(call.deadline)
-    assert route is not None
-    where = route.upstream.definition.id, route.pair.name
-    return Continuation(left, True, call.claim, intent, where, call.passed_by)
+    left, where = deadlines.left(call), None
+    if call.in_place_of is not None:
+        assert call.route is not None
+        left = deadlines.until(call.deadline)
+        where = call.route.upstream.definition.id, call.route.pair.name
+    return Continuation(left, True, call.claim, intent, where, call.passed_by)  # it was asked
 
 
 def owner_of(call: Call, route: Route) -> TicketOwner:

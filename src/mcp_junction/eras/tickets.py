@@ -1,4 +1,9 @@
-"""Tickets: encrypted ``requestState`` and task ids that stateless clients bring back."""
+"""Tickets: encrypted ``requestState`` and task ids that stateless clients bring back.
+
+ResolveTask finds the server that made a task by the task's sealed id. That holds the server, whose
+the task is and which tool, prompt or resource made it, so that no table is needed and no one can
+use another's. How a call goes on whose client brings a ``requestState`` is in ``resume.py``.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +11,24 @@ import base64
 import binascii
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+from msgspec import Raw
 
+from mcp_junction.calls.call import Call, Handler
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, ListKind, Route, timeout_for
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import encode
+from mcp_junction.protocol.names import Pair
+from mcp_junction.protocol.versions import INVALID_PARAMS
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -21,6 +36,7 @@ if TYPE_CHECKING:
 KEY_BYTES: Final = 32
 _NONCE: Final = 12
 _TASK: Final = "task"
+_KINDS: Final = {kind.name: kind for kind in (TOOLS, PROMPTS, RESOURCES)}
 
 
 def server_ref(definition: ServerDefinition) -> str:
@@ -167,3 +183,60 @@ class Seal:
 def _owner_of_task(task: SealedTask, principal: Principal, endpoint: str) -> TicketOwner:
     who, role, agent = principal.id, principal.role.value, principal.acting_for
     return TicketOwner(who, role, endpoint, task.server, task.name, _TASK, task.kind, agent)
+
+
+class ResolveTask:
+    """The stage that takes the place of ``resolve`` for the methods of tasks."""
+
+    def __init__(self, seal: Seal) -> None:
+        self._seal = seal
+
+    def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
+        if call.ended_by is None:
+            call.route = self._route(call)
+        return following(call) if call.route is not None else _unknown(call)
+
+    def _route(self, call: Call) -> Route | None:
+        caller = call.caller
+        try:
+            task = self._seal.open_task(call.name, call.user, caller.endpoint.name)
+        except RequestStateError:
+            return None
+        catalog = call.snapshot.catalog
+        upstream = _find_server(catalog, task.server)
+        if upstream is None or not catalog.has_server(caller.scope, upstream.key):
+            return None
+        timeout = timeout_for(upstream, catalog.timeout)
+        kind = _KINDS.get(task.kind)
+        if kind is not None:
+            call.origin = _find_origin(call, kind, task, upstream, timeout), kind
+        raw = Raw(encode.dumps(task.id))
+        return Route(upstream, Pair(upstream.key, task.id), f"{upstream.key} task", raw, timeout)
+
+
+def _find_server(catalog: Catalog, ref: str) -> Upstream | None:
+    """Find the server that a sealed id names."""
+    upstreams = (offering.upstream for offering in catalog.offerings.values())
+    return next((one for one in upstreams if server_ref(one.definition) == ref), None)
+
+
+def _find_origin(
+    call: Call, kind: ListKind, task: SealedTask, upstream: Upstream, timeout: float
+) -> Route:
+    """Find the route of what made a task; one without an item when it is not listed any more."""
+    caller, catalog, pair = call.caller, call.snapshot.catalog, Pair(upstream.key, task.name)
+    if kind is RESOURCES:
+        found = catalog.resources(caller.scope).find(task.name)
+    else:
+        view = catalog.view(caller.spelling, kind, caller.scope)
+        name = view.name_of(pair)
+        found = view.find(name) if name is not None else None
+    if found is not None and found.pair == pair:
+        return found
+    raw = Raw(encode.dumps(task.name))
+    return Route(upstream, pair, f"{upstream.key} {task.name}", raw, timeout)
+
+
+async def _unknown(call: Call) -> Outcome:
+    no_task = outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
+    return call.ended_by or no_task

@@ -2,14 +2,16 @@
 
 A client of 2026-07-28 that opens links gets ``input_required``, and its call is made when it comes
 back; one of 2025-11-25 gets the error that names the link, and is told when that was used. All
-others keep the error that they would get. What is asked: ``sign_in.py``, ``approval_questions.py``.
+others keep the error that they would get. Two refusals are mended on a page: nobody is signed in to
+the server, or a person has to approve the call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import msgspec
@@ -18,16 +20,26 @@ from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import ASKING
 from mcp_junction.catalog.items import Route
 from mcp_junction.eras.parked import ParkedCalls
-from mcp_junction.eras.resume import owner_of
+from mcp_junction.eras.resume import APPROVAL, SIGN_IN, owner_of
 from mcp_junction.eras.tickets import Continuation
+from mcp_junction.policy.principal import Role
 from mcp_junction.protocol import encode
-from mcp_junction.protocol.versions import STATELESS, URL_ELICITATION, URL_ELICITATION_REQUIRED
+from mcp_junction.protocol.versions import (
+    APPROVAL_NEEDED,
+    STATELESS,
+    URL_ELICITATION,
+    URL_ELICITATION_REQUIRED,
+)
 from mcp_junction.tasks import TaskScope
-from mcp_junction.upstream.outcome import SUSPENDED, Outcome
+from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.outcome import SIGNED_OUT, SUSPENDED, Delivery, Outcome
+
+if TYPE_CHECKING:  # the stdio mode does without it
+    from mcp_junction.governance.approvals import Approvals
 
 _TOLD_WITHIN: Final = 600.0
-read_error = msgspec.json.Decoder(dict[str, Any]).decode
-"""Reads the error of an outcome."""
+_OPERATORS: Final = (Role.OWNER, Role.ADMIN)
+_read_error = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class PageQuestion(msgspec.Struct, frozen=True):
@@ -45,13 +57,62 @@ class PageQuestion(msgspec.Struct, frozen=True):
 class UrlQuestions:
     """Turns the refusal of a call into a question, for clients that can be asked."""
 
-    def __init__(self, parked_calls: ParkedCalls, tasks: TaskScope) -> None:
+    def __init__(
+        self, parked_calls: ParkedCalls, tasks: TaskScope, approvals: Approvals | None = None
+    ) -> None:
         self._parked_calls = parked_calls
         self._tasks = tasks
-        self._told: set[tuple[int, str, str]] = set()
+        self._approvals = approvals
+        self._told: dict[tuple[int, str, str], str] = {}
+        """The id of the last question of each kind that a client is told the end of."""
 
-    def ask(self, call: Call, route: Route, refusal: Outcome, question: PageQuestion) -> Outcome:
+    def ask(self, call: Call, refusal: Outcome) -> Outcome:
         """Return how a refused call ends for its client."""
+        if call.route is None:
+            return refusal
+        if refusal.failure is SIGNED_OUT:
+            return self._ask_to_sign_in(call, call.route, refusal)
+        is_ours = refusal.delivery is Delivery.NOT_SENT and refusal.code == APPROVAL_NEEDED
+        if self._approvals is not None and is_ours:
+            return self._ask_for_approval(call, call.route, refusal, self._approvals)
+        return refusal
+
+    def _ask_to_sign_in(self, call: Call, route: Route, refusal: Outcome) -> Outcome:
+        """Ask to sign in to the server; where all share one sign-in, only the operator is asked."""
+        link = _read_error(refusal.payload).get("data", {}).get("sign_in")
+        if not link:
+            return refusal
+        definition, tokens = route.upstream.definition, route.upstream.tokens
+        is_down = tokens is not None and tokens.is_signed_out and route.upstream.link is None
+        is_operator = call.user.role in _OPERATORS and not call.user.acting_for
+        if (is_down or not definition.is_per_agent) and not is_operator:
+            words = "all who call share its sign-in; ask whoever runs this gateway to sign in"
+            plain = outcomes.sign_in_needed(definition.key, words)
+            return plain.counted(refusal.attempts, refusal.target)
+        source = None if tokens is None else tokens.for_principal(call.user)
+
+        async def wait() -> None:
+            while source is not None and source.is_signed_out:
+                await source.wait_for_change()
+
+        message = f"Sign in to {definition.key!r} to go on."
+        question = PageQuestion(SIGN_IN, definition.key, link, message, wait)
+        return self._ask(call, route, refusal, question)
+
+    def _ask_for_approval(
+        self, call: Call, route: Route, refusal: Outcome, approvals: Approvals
+    ) -> Outcome:
+        """Ask for approval. The link alone lets nobody decide: the page wants a key that may."""
+        data = _read_error(refusal.payload).get("data", {})
+        approval_id, url = data.get("approval_id"), data.get("url")
+        if not approval_id or not url:
+            return refusal
+        message = f"Somebody has to approve the call of {route.pair.name!r}."
+        wait = partial(approvals.wait_until_decided, approval_id)
+        question = PageQuestion(APPROVAL, approval_id, url, message, wait)
+        return self._ask(call, route, refusal, question)
+
+    def _ask(self, call: Call, route: Route, refusal: Outcome, question: PageQuestion) -> Outcome:
         if "url" not in call.caller.questions or call.method not in ASKING:
             return refusal
         params = {
@@ -63,7 +124,7 @@ class UrlQuestions:
         if call.caller.era is STATELESS:
             return self._ask_in_result(call, route, question, params)
         self._tell_when_done(call, question, params["elicitationId"])
-        error = read_error(refusal.payload)
+        error = _read_error(refusal.payload)
         data = {**error.get("data", {}), "elicitations": [params]}
         payload = encode.error_object(URL_ELICITATION_REQUIRED, error["message"], data)
         return msgspec.structs.replace(refusal, payload=payload)
@@ -86,7 +147,11 @@ class UrlQuestions:
         """Tell a client when its question was answered; of several alike, of the last."""
         caller = call.caller
         key = id(caller), question.purpose, question.subject
-        if key in self._told or not hasattr(caller, "notify"):
+        if not hasattr(caller, "notify"):
+            return
+        is_awaited = key in self._told
+        self._told[key] = elicitation_id
+        if is_awaited:
             return
 
         async def tell() -> None:
@@ -96,8 +161,7 @@ class UrlQuestions:
             except TimeoutError:
                 return
             finally:
-                self._told.discard(key)
-            caller.notify(URL_ELICITATION, encode.dumps({"elicitationId": elicitation_id}))
+                last = self._told.pop(key)
+            caller.notify(URL_ELICITATION, encode.dumps({"elicitationId": last}))
 
-        self._told.add(key)
         self._tasks.spawn(tell())

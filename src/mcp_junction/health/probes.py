@@ -208,7 +208,7 @@ def make_url_probe(url: str, dialer: Dialer) -> Probe:
 
     async def check() -> ProbeResult:
         # Imported where it is used: most servers have no health URL.
-        from mcp_junction.upstream.http.dialer import fetch_status
+        from mcp_junction.upstream.http.fetch import fetch_status
 
         try:
             return classify_status(await fetch_status(url, dialer))

@@ -48,6 +48,9 @@ class PageCache:
         return found
 
     def put(self, key: object, cursor: str | None, page: bytes) -> None:
+        replaced = self._pages.pop((key, cursor), None)
+        if replaced is not None:
+            self._size -= len(replaced) + _ENTRY
         self._pages[key, cursor] = page
         self._size += len(page) + _ENTRY
         while self._size > self._limit and len(self._pages) > 1:

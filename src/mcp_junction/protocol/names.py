@@ -13,6 +13,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 import msgspec
@@ -187,16 +188,11 @@ class StrictClient(msgspec.Struct, frozen=True):
     max_length: int = STRICT_LENGTH
 
 
-_strict_clients: list[StrictClient] = []
-
-
+@cache
 def strict_clients() -> Sequence[StrictClient]:
     """The table ``clients.json``, read once."""
-    if not _strict_clients:
-        with open(os.path.join(os.path.dirname(__file__), "clients.json"), "rb") as file:
-            data = file.read()
-        _strict_clients.extend(msgspec.json.decode(data, type=list[StrictClient]))
-    return _strict_clients
+    with open(os.path.join(os.path.dirname(__file__), "clients.json"), "rb") as file:
+        return msgspec.json.decode(file.read(), type=list[StrictClient])
 
 
 def spelling_for(client: str, preferred: Spelling) -> Spelling:

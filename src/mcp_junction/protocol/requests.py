@@ -1,7 +1,8 @@
-"""ClientRequest: a client's request, decoded in one pass with its params; and batches.
+"""Decodes usual messages in one pass: a client's request with its params, a server's answer.
 
-A batch is a JSON array of messages, which versions before 2025-06-18 allow. ``check_json`` checks a
-text that is to become part of a request, such as the arguments on the command line.
+All other messages are decoded by ``frames.py``. Splits batches, too: JSON arrays of messages, which
+versions before 2025-06-18 allow. ``check_json`` checks a text that is to become part of a request,
+such as the arguments on the command line.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from msgspec import Raw
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import frames
 from mcp_junction.protocol.frames import (
+    ANSWER_SIZE,
     ID_STARTS,
     LEAST_REPEAT,
     MAX_DEPTH,
@@ -42,11 +44,21 @@ class _Plain(msgspec.Struct, gc=False):
     params: dict[str, Raw]
 
 
+class _PlainAnswer(msgspec.Struct, gc=False):
+    jsonrpc: Literal["2.0"]
+    id: Raw
+    result: Raw
+
+
 _plain = msgspec.json.Decoder(_Plain)
+_answers = msgspec.json.Decoder(_PlainAnswer)
 _values = msgspec.json.Decoder(Raw)
 _encode = msgspec.json.Encoder().encode
 _join = b"".join
 _VERSION = "2.0"
+_RESULT: Final = b'"result":'
+_HEAD: Final = 64
+"""Bytes in which the result of a usual answer begins."""
 
 
 def decode(data: bytes) -> Frame:
@@ -70,6 +82,29 @@ def decode(data: bytes) -> Frame:
     ):
         return frames.decode(data)
     return ClientRequest(_VERSION, frame_id, found.method, known=found.params)  # type: ignore[arg-type]
+
+
+def read_answer(data: bytes) -> tuple[bytes, Raw] | None:
+    """Read the id and the result of a usual answer; None for any other frame.
+
+    A frame that ``frames.decode`` refuses is not a usual one, unless for its id, which is of no
+    request then. This is on the path of every call.
+    """
+    if len(data) >= SMALL or _RESULT not in data[:_HEAD]:
+        return None
+    try:
+        if not data.isascii():
+            str(data, "utf-8")
+        found = _answers.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    frame_id, result = _join((found.id,)), found.result
+    if (
+        len(data) - len(frame_id) - len(result) - ANSWER_SIZE >= LEAST_REPEAT
+        or len(data) - len(data.replace(b"{", b"").replace(b"[", b"")) > MAX_DEPTH
+    ):
+        return None
+    return frame_id, result
 
 
 def check_json(data: bytes) -> bytes:

@@ -103,14 +103,8 @@ class EventReader:
     def _finish(self) -> Event | None:
         event = Event(b"\n".join(self._data), self._name, self._id, self._retry)
         empty = not self._data and self._id is None and self._retry is None
-        self._clear()
+        self._data, self._size, self._name, self._id, self._retry = [], 0, b"", None, None
         return None if empty else event
-
-    def _clear(self) -> None:
-        self._data = []
-        self._size = 0
-        self._name = b""
-        self._id = self._retry = None
 
 
 def reconnect_delay(retry: int | None) -> float:

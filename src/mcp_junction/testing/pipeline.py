@@ -15,8 +15,7 @@ from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.eras.links import EraLinks
 from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import Resume
-from mcp_junction.eras.tasks import ResolveTask
-from mcp_junction.eras.tickets import Seal
+from mcp_junction.eras.tickets import ResolveTask, Seal
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.sessions.clients import Subscriptions
 from mcp_junction.tasks import TaskScope

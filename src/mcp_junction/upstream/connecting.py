@@ -197,15 +197,10 @@ def report_failure(
     definition: ServerDefinition, error: Exception, before: ServerError | None
 ) -> ServerError:
     """Turn an exception into a ServerError without secrets, and log it unless it is known."""
-    found = redact_error(as_server_error(definition.key, error), definition)
+    if not isinstance(error, ServerError):
+        log.exception("server %r: a fault of Junction's own", definition.key, exc_info=error)
+        error = ServerError(definition.key, Phase.RUNTIME, "an internal error of Junction")
+    found = redact_error(error, definition)
     is_known = str(before) == str(found) or isinstance(error, EraError)
     log.log(logging.DEBUG if is_known else logging.ERROR, "%s", found.report)
     return found
-
-
-def as_server_error(server: str, error: Exception) -> ServerError:
-    """Turn any exception into a ServerError; one that is a fault of our own is logged."""
-    if isinstance(error, ServerError):
-        return error
-    log.exception("server %r: a fault of Junction's own", server, exc_info=error)
-    return ServerError(server, Phase.RUNTIME, "an internal error of Junction")

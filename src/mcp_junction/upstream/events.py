@@ -64,15 +64,12 @@ class Inbox(Protocol):
 
     def receive(self, upstream: Upstream, frame: Frame) -> None:
         """Take a notification."""
-        ...
 
     async def ask(self, upstream: Upstream, frame: Frame) -> Outcome:
         """Answer a request of the server's."""
-        ...
 
     def count_unattributed(self, method: str) -> None:
         """Count a message that was dropped or refused, because its session is unknown."""
-        ...
 
 
 class ServerListeners(NamedTuple):

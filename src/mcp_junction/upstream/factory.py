@@ -1,7 +1,7 @@
 """ServerFactory: makes the Upstream of a server, with all that its connections need.
 
-It owns what all servers share: the warden, the LinkOpener, which opens a link over the transport
-that a definition names, and what the first client says of itself, for which handshakes wait.
+It opens their links, each over the transport that its definition names, and owns what all servers
+share: the warden, and what the first client says of itself, for which handshakes wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.config.settings import Settings
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.resilience.stalls import StallSweep
@@ -61,13 +60,16 @@ class ServerFactory:
         self._restarts = supervised or config.settings.restart
         self._slots = asyncio.Semaphore(MAX_CONNECTING) if supervised else None
         self._warden = Warden(headstart)
-        self._opener = LinkOpener(self._settings, environ, config.identity, self._warden, stalls)
+        self._environ = environ
+        self._identity = config.identity
+        self._stalls = stalls
+        self._read_budget = ReadBudget()
         self._hello: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
 
     def make(self, definition: ServerDefinition, listeners: ServerListeners) -> Upstream:
         return Upstream(
             definition,
-            opener=self._opener,
+            opener=self._open_link,
             hello=self._hello,
             listeners=listeners,
             policy=self._policy_for(definition),
@@ -108,26 +110,9 @@ class ServerFactory:
         if not self._hello.done():
             self._hello.cancel()
 
+    # -- the links of all servers
 
-class LinkOpener:
-    """Opens the links of all servers."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        environ: Mapping[str, str],
-        identity: str,
-        warden: Warden,
-        stalls: StallSweep | None = None,
-    ) -> None:
-        self._settings = settings
-        self._environ = environ
-        self._identity = identity
-        self._warden = warden
-        self._stalls = stalls
-        self._read_budget = ReadBudget()
-
-    async def __call__(self, upstream: Upstream) -> Link:
+    async def _open_link(self, upstream: Upstream) -> Link:
         definition = upstream.definition
         if definition.fault:
             raise ServerError(definition.key, Phase.STARTUP, definition.fault)

@@ -102,11 +102,17 @@ def start_program(
     from mcp_junction.upstream.child_env import find_command  # as below
 
     argv = [find_command(definition, env), *definition.args]
-    child_in, our_in = os.pipe()
-    our_out, child_out = os.pipe()
-    our_err, child_err = os.pipe()
     order = {"do": "start", "child": number, "argv": argv, "env": dict(env), "cwd": definition.cwd}
-    send(order, (child_in, child_out, child_err))
+    ends: list[int] = []
+    try:
+        for _ in range(3):
+            ends += os.pipe()
+        child_in, our_in, our_out, child_out, our_err, child_err = ends
+        send(order, (child_in, child_out, child_err))
+    except OSError:  # too many files are open, say
+        for fd in ends:
+            os.close(fd)
+        raise
     for fd in (child_in, child_out, child_err):
         os.close(fd)
     return Pipes(our_in, our_out, our_err)

@@ -123,6 +123,10 @@ class Link(ABC):
 
     # -- for the Upstream that owns it
 
+    def rename(self, server: str) -> None:
+        """Take over another key of the server."""
+        self.server = server
+
     @abstractmethod
     async def begin_session(self, protocol_version: str) -> None:
         """Talk in the era of this version from now on; in the handshake era, send initialized."""

@@ -88,7 +88,7 @@ class ServerListen:
         lists: bool,
     ) -> None:
         """``lists``: whether to listen for changes of the server's lists, too."""
-        self._server = server
+        self.server = server
         self._meta = meta
         self._clock = clock
         self._on_renewed = on_renewed
@@ -135,7 +135,7 @@ class ServerListen:
         self._answer_all(self._take_requests(), self._not_connected())
 
     def _not_connected(self) -> Outcome:
-        return outcomes.unavailable(self._server, "it is not connected")
+        return outcomes.unavailable(self.server, "it is not connected")
 
     # -- subscriptions
 
@@ -165,7 +165,7 @@ class ServerListen:
             return await asyncio.wait_for(answer, _ACKNOWLEDGE_WAIT)
         except TimeoutError:
             self._wanted.discard(uri)
-            return outcomes.timed_out(self._server, Delivery.UNKNOWN, _ACKNOWLEDGE_WAIT)
+            return outcomes.timed_out(self.server, Delivery.UNKNOWN, _ACKNOWLEDGE_WAIT)
 
     def _take_requests(self) -> list[_Request]:
         requests, self._requests = self._requests, []
@@ -273,14 +273,14 @@ class ServerListen:
         self._stream = stream
         self._wanted -= wanted - stream.uris
         for uri, answer in requests:
-            words = f"server {self._server!r} does not tell of changes to {uri}"
-            refused = outcomes.failed(INVALID_PARAMS, words, server=self._server)
+            words = f"server {self.server!r} does not tell of changes to {uri}"
+            refused = outcomes.failed(INVALID_PARAMS, words, server=self.server)
             resolve(answer, _DONE if not uri or uri in stream.uris else refused)
         return None
 
     def _explain_failure(self, stream: _ListenStream) -> Outcome:
         if not stream.is_over:
-            return outcomes.timed_out(self._server, Delivery.UNKNOWN, _ACKNOWLEDGE_WAIT)
+            return outcomes.timed_out(self.server, Delivery.UNKNOWN, _ACKNOWLEDGE_WAIT)
         outcome = stream.flight.future.result()
         if outcome.kind is OutcomeKind.RESULT:
             return outcomes.failed(INVALID_REQUEST, "it ended the stream without a word")
@@ -291,7 +291,7 @@ class ServerListen:
         return is_refused or (failures >= _MAX_FAILURES and not self._was_open)
 
     def _give_up(self, outcome: Outcome, link: Link) -> None:
-        log.debug("server %r is not listened to: %s", self._server, outcome.message)
+        log.debug("server %r is not listened to: %s", self.server, outcome.message)
         self._refusal = outcome
         self._answer_all(self._take_requests(), outcome)
         if self._was_open:  # another server has taken its place, which has to be greeted

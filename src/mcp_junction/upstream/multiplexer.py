@@ -15,9 +15,9 @@ from msgspec import Raw
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.answers import read_answer
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import BOM, Overlong
+from mcp_junction.protocol.requests import MAX_ANSWERS, read_answer, split_raw
 from mcp_junction.protocol.versions import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -53,12 +53,12 @@ class Multiplexer:
     """The flights of one link, by wire id, and what the server asks while they last."""
 
     __slots__ = (
-        "_has_mixed_lines", "_listener", "_pending", "_questions", "_server", "_write", "era",
-        "flights", "noise", "stray", "users",
+        "_has_mixed_lines", "_listener", "_pending", "_questions", "_write", "era", "flights",
+        "noise", "server", "stray", "users",
     )  # fmt: skip
 
     def __init__(self, server: str, write: Callable[[bytes], None], listener: LinkListener) -> None:
-        self._server = server
+        self.server = server
         self._write = write
         self._listener = listener
         self.flights: dict[bytes, Flight] = {}
@@ -115,7 +115,7 @@ class Multiplexer:
         """End every flight and drop every question, because the link has ended."""
         flights, self.flights = self.flights, {}
         for flight in flights.values():
-            flight.end(outcomes.link_lost(self._server, flight.delivery, why))
+            flight.end(outcomes.link_lost(self.server, flight.delivery, why))
         await self._questions.close()
         self._pending.clear()
         self._write = _discard  # it was a method of the link: a reference cycle
@@ -150,7 +150,8 @@ class Multiplexer:
         try:
             frame = frames.decode(line, exact=len(line) < _LARGE)
         except FrameError as error:
-            self._handle_undecodable(line, error)
+            if not self._fail_by_id(line, f"its answer is damaged: {error}"):
+                self._count_noise(line, error)
             return
         if not frame.method:
             self._handle_answer(line, frame)
@@ -169,14 +170,11 @@ class Multiplexer:
         """
         if line[:1] != b"[" or line[1:_PEEKED].lstrip(_BLANK)[:1] != b"{":
             return False  # "[12:00:01] ready", say
-        # Imported where it is used: few servers do this.
-        from mcp_junction.protocol.requests import MAX_ANSWERS, split_raw
-
         try:
             texts = split_raw(line, MAX_ANSWERS)
         except FrameError as error:
             if error.code == INVALID_REQUEST:
-                log.warning("server %r: a batch was not read: %s", self._server, error)
+                log.warning("server %r: a batch was not read: %s", self.server, error)
             return False
         for text in texts:
             if text[:1] == b"{":
@@ -192,7 +190,7 @@ class Multiplexer:
         flight = self.flights.pop(frames.octets(frame.id), None)
         if flight is None:
             # Late, after a cancel or a timeout; or not the answer to any request of ours.
-            log.debug("server %r answered a request that nobody waits for", self._server)
+            log.debug("server %r answered a request that nobody waits for", self.server)
         elif frame.error:
             flight.end(outcomes.refused(frame.error, flight.failure))
         else:
@@ -203,11 +201,7 @@ class Multiplexer:
         what = f"its answer of {line.size} bytes is over {limit}"
         if not self._fail_by_id(line.head + line.tail, what):
             words = "server %r: a line of %d bytes is over %s, and was skipped"
-            log.warning(words, self._server, line.size, limit)
-
-    def _handle_undecodable(self, line: bytes, error: FrameError) -> None:
-        if not self._fail_by_id(line, f"its answer is damaged: {error}"):
-            self._count_noise(line, error)
+            log.warning(words, self.server, line.size, limit)
 
     def _count_noise(self, line: bytes, why: FrameError | str) -> None:
         self.noise += 1
@@ -217,8 +211,8 @@ class Multiplexer:
             # It is not read as a frame: programs also write about frames, or quote others.
             self._has_mixed_lines = True
             words = "server %r writes other text to stdout in a line with a frame, which is lost"
-            log.warning(words, self._server)
-        log.debug("server %r: a line on stdout is not a frame: %s", self._server, why)
+            log.warning(words, self.server)
+        log.debug("server %r: a line on stdout is not a frame: %s", self.server, why)
 
     def _fail_by_id(self, data: bytes, why: str) -> bool:
         """Fail the flight of an answer that cannot be used; False when its id is not found."""
@@ -231,8 +225,8 @@ class Multiplexer:
         flight = self.flights.pop(wire_id, None) if wire_id is not None else None
         if flight is None:
             return False
-        message = f"server {self._server!r}: {why}"
-        flight.end(outcomes.failed(INTERNAL_ERROR, message, Delivery.EXECUTED, server=self._server))
+        message = f"server {self.server!r}: {why}"
+        flight.end(outcomes.failed(INTERNAL_ERROR, message, Delivery.EXECUTED, server=self.server))
         return True
 
     def _handle_notification(self, frame: Frame, on: Flight | None) -> None:
@@ -365,6 +359,10 @@ class MultiplexedLink(Link):
         self.multiplexer = Multiplexer(server, self._write, listener)
         self.users = self.multiplexer.users
         self._limits = limits
+
+    def rename(self, server: str) -> None:
+        super().rename(server)
+        self.multiplexer.server = server
 
     @abstractmethod
     def _write(self, frame: bytes) -> None:

@@ -35,30 +35,24 @@ class TokenSource(Protocol):
     @property
     def current(self) -> AccessToken:
         """The token to send now. Read for every request: keep it cheap."""
-        ...
 
     @property
     def must_wait(self) -> bool:
         """Whether nothing may be sent before ``prepare`` was awaited."""
-        ...
 
     @property
     def is_signed_out(self) -> bool:
         """Whether the server wants a credential that is not there."""
-        ...
 
     @property
     def is_authenticated(self) -> bool | None:
         """Whether there is a credential that is good; None while none is asked for."""
-        ...
 
     def for_principal(self, principal: Principal) -> TokenSource:
         """The source of the subject that a principal is to this server: itself, where all share."""
-        ...
 
     async def prepare(self) -> Outcome | None:
         """Have a token that can be sent; else return how the call ends."""
-        ...
 
     async def renew(
         self, refused: AccessToken, challenge: BearerChallenge | None, *, is_again: bool
@@ -67,18 +61,15 @@ class TokenSource(Protocol):
 
         ``is_again``: the call was sent again already, after an earlier token was refused.
         """
-        ...
 
     def wait_for_change(self) -> Awaitable[object]:
         """Return what is done when there is another credential than now, or none is good any more.
 
         It counts from this call on, not from when it is awaited.
         """
-        ...
 
     def refusal(self) -> Outcome:
         """How a call ends while nobody is signed in."""
-        ...
 
 
 class TokenSources(Protocol):
@@ -86,4 +77,3 @@ class TokenSources(Protocol):
 
     def source(self, definition: ServerDefinition) -> TokenSource | None:
         """The source of a server's own token; None for one that has no credentials."""
-        ...

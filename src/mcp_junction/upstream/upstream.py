@@ -130,7 +130,8 @@ class Upstream:
         """Take over a definition that needs no new connection; its key may differ."""
         self.definition = definition
         if self.current is not None:
-            self.current.server = definition.key
+            self.current.rename(definition.key)
+        self._listening.server = definition.key
         for extra in self.extra_links.every:
             extra.redefine(definition)
 

@@ -158,6 +158,8 @@ class Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(f"its response is not HTTP: {error}")
+        except httptools.HttpParserUpgrade:
+            self._fail("it switches to another protocol, which it was not asked for")
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange = self._release()
@@ -199,15 +201,16 @@ class Connection(asyncio.Protocol):
         sized = b"content-length" in self._headers or b"transfer-encoding" in self._headers
         self._until_close = not sized
         headers, self._headers = self._headers, {}
-        if self._exchange is not None:
-            self._exchange.on_head(self._parser.get_status_code(), headers)
+        status = self._parser.get_status_code()
+        if self._exchange is not None and status >= 200:  # else 100 Continue, say
+            self._exchange.on_head(status, headers)
 
     def on_body(self, body: bytes) -> None:
         if self._exchange is not None:
             self._exchange.on_data(body)
 
     def on_message_complete(self) -> None:
-        if self._exchange is None or self._parser.get_status_code() < 200:  # 100 Continue, say
+        if self._exchange is None or self._parser.get_status_code() < 200:
             return
         exchange, self._exchange = self._exchange, None
         exchange.connection = None

@@ -1,8 +1,8 @@
 """Dialer: opens connections, only to addresses that the rules for outgoing connections permit.
 
 Every new connection resolves the name and checks the rules again, and is made to exactly an address
-that was checked; the name stays in the Host header and in the TLS handshake. No proxies.
-``fetch_status`` makes a single GET under the same rules, for health checks.
+that was checked; the name stays in the Host header and in the TLS handshake. No proxies. Single
+requests are made by ``fetch.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import UrlTarget, parse_address
 from mcp_junction.errors import AddressRefused
 from mcp_junction.policy.outgoing import STRICT, Permissions, filter_addresses
-from mcp_junction.upstream.http.connection import Connection, HttpExchange, parse_target
+from mcp_junction.upstream.http.connection import Connection
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Resolves a name and a port to addresses, best first. Raises OSError."""
@@ -152,40 +152,3 @@ def dialer_for(definition: ServerDefinition) -> Dialer:
     files = TlsFiles(definition.tls_ca, definition.tls_cert, definition.tls_key)
     allowed = Permissions(definition.allow_private, definition.allow_http)
     return Dialer(allowed, connect=Sockets(files).connect)
-
-
-async def fetch_status(url: str, dialer: Dialer) -> int:
-    """GET a url once, without following redirects, and return the status of the response.
-
-    Raises ValueError for a url that makes no sense, OSError when there is no answer, AddressRefused
-    when the rules forbid the address. The caller sets a timeout.
-    """
-    where = parse_target(url)
-    connection = await dialer.dial(where, lambda: Connection(_ignore, _ignore))
-    head = where.head("GET", {"accept": "*/*", "connection": "close"})
-    exchange = _StatusExchange(head + b"\r\n")
-    try:
-        connection.start(exchange)
-        return await exchange.status
-    finally:
-        connection.abort()
-
-
-def _ignore(connection: Connection) -> None:
-    """Do nothing: the connection is dropped after its one exchange."""
-
-
-class _StatusExchange(HttpExchange):
-    """An exchange of which only the status matters."""
-
-    def __init__(self, payload: bytes) -> None:
-        super().__init__(payload)
-        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        if status >= 200 and not self.status.done():
-            self.status.set_result(status)
-
-    def on_lost(self, why: str) -> None:
-        if not self.status.done():
-            self.status.set_exception(ConnectionError(why))

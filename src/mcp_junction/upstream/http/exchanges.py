@@ -28,7 +28,7 @@ from mcp_junction.upstream.http.refusals import (
     read_failure,
     read_retry_after,
 )
-from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
+from mcp_junction.upstream.outcome import Delivery
 from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken, TokenSource
 
 if TYPE_CHECKING:
@@ -182,11 +182,9 @@ class PostedCall(EventExchange):
 
         Such a server should answer 404. Some answer 400, with a known message.
         """
-        if not self._session or self._status not in (400, 404):
-            return False
-        if self._status == 404:
-            return True
-        return is_unknown_session(b"".join(self._body), self.flight.wire_id)
+        if self._status == 400 and self._session:
+            return is_unknown_session(b"".join(self._body), self.flight.wire_id)
+        return self._status == 404 and bool(self._session)
 
     @property
     def _challenge(self) -> BearerChallenge | None:
@@ -282,13 +280,9 @@ class PostedCall(EventExchange):
 
     def _fail(self, why: str) -> None:
         """End the flight without an answer; the link is lost when not even sending worked."""
-        flight = self.flight
-        if flight.state is QUEUED:
-            outcome = outcomes.unavailable(self._link.server, why, LINK_FAILED)
+        if self.flight.state is QUEUED:
             self._link.mark_lost(why)
-        else:
-            outcome = outcomes.link_lost(self._link.server, flight.delivery, why)
-        self._link.multiplexer.fail(flight, outcome)
+        self._link.lose_flight(self.flight, why)
 
     def _reject_answer(self, why: str) -> None:
         """End the flight, because the response cannot be used."""

@@ -1,7 +1,8 @@
-"""Fetch: one whole HTTP request and response under the rules for outgoing connections.
+"""Single HTTP requests under the rules for outgoing connections: ``fetch``, ``fetch_status``.
 
-For documents of authorization servers, such as metadata and keys. No redirects, no cookies, no
-retries, and a bound on the size. What servers of the catalog are sent goes through their links.
+For documents of authorization servers, such as metadata and keys, and for health checks. No
+redirects, no cookies, no retries, and a bound on the size. What servers of the catalog are sent
+goes through their links.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.upstream.http.connection import Connection, HttpExchange, parse_target
+from mcp_junction.tasks import resolve
+from mcp_junction.upstream.http.connection import Connection, HttpExchange, Target, parse_target
 from mcp_junction.upstream.http.dialer import Dialer
 
 MAX_BODY: Final = 1024 * 1024
@@ -45,34 +47,48 @@ async def fetch(
     sent = {"accept": "application/json", "connection": "close", **(headers or {})}
     if body or method != "GET":
         sent["content-length"] = str(len(body))
-    exchange = _WholeExchange(where.head(method, sent) + b"\r\n" + body)
+    exchange = _SingleExchange(where.head(method, sent) + b"\r\n" + body)
     async with asyncio.timeout(timeout):
-        connection = await dialer.dial(where, lambda: Connection(_ignore, _ignore))
-        try:
-            connection.start(exchange)
-            return await exchange.response
-        finally:
-            connection.abort()
+        return await exchange.run(where, dialer)
 
 
-def _ignore(connection: Connection) -> None:
-    """Do nothing: the connection is dropped after its one exchange."""
+async def fetch_status(url: str, dialer: Dialer) -> int:
+    """GET a url, and return the status without waiting for the body.
+
+    Raises as ``fetch`` does; the caller sets a timeout.
+    """
+    where = parse_target(url)
+    head = where.head("GET", {"accept": "*/*", "connection": "close"})
+    exchange = _SingleExchange(head + b"\r\n", wants_body=False)
+    return (await exchange.run(where, dialer)).status
 
 
-class _WholeExchange(HttpExchange):
-    """An exchange whose response is collected, up to MAX_BODY bytes."""
+class _SingleExchange(HttpExchange):
+    """An exchange on a connection of its own, whose response is collected up to MAX_BODY bytes."""
 
-    __slots__ = ("_body", "_headers", "_status", "response")
+    __slots__ = ("_body", "_headers", "_response", "_status", "_wants_body")
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, payload: bytes, *, wants_body: bool = True) -> None:
         super().__init__(payload)
-        self.response: asyncio.Future[FetchedResponse] = asyncio.get_running_loop().create_future()
+        self._response: asyncio.Future[FetchedResponse] = asyncio.get_running_loop().create_future()
+        self._wants_body = wants_body
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
 
+    async def run(self, where: Target, dialer: Dialer) -> FetchedResponse:
+        """Connect, send the request and return the response."""
+        connection = await dialer.dial(where, lambda: Connection(_ignore, _ignore))
+        try:
+            connection.start(self)
+            return await self._response
+        finally:
+            connection.abort()
+
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         self._status, self._headers = status, headers
+        if not self._wants_body:
+            self.on_complete()
 
     def on_data(self, chunk: bytes) -> None:
         self._body += chunk
@@ -82,10 +98,13 @@ class _WholeExchange(HttpExchange):
                 self.connection.abort()
 
     def on_complete(self) -> None:
-        if not self.response.done():
-            found = FetchedResponse(self._status, self._headers, bytes(self._body))
-            self.response.set_result(found)
+        response = FetchedResponse(self._status, self._headers, bytes(self._body))
+        resolve(self._response, response)
 
     def on_lost(self, why: str) -> None:
-        if not self.response.done():
-            self.response.set_exception(ConnectionError(why))
+        if not self._response.done():
+            self._response.set_exception(ConnectionError(why))
+
+
+def _ignore(connection: Connection) -> None:
+    """Do nothing: the connection is dropped after its one exchange."""

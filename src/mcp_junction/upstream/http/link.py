@@ -10,6 +10,7 @@ RemoteLink is what it shares with the older transport (``sse_link.py``).
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import check_headers
@@ -22,7 +23,7 @@ from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.texts import redact_line
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
-from mcp_junction.tasks import TaskScope, resolve
+from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, Flight, new_flight
 from mcp_junction.upstream.http.connection import HttpExchange, parse_target
@@ -110,6 +111,7 @@ class RemoteLink(MultiplexedLink):
         if flight.future.done():
             return
         if outcome is None:
+            self.multiplexer.forget(flight)  # it counts when it is sent, and not if it is refused
             self.send(flight)
         else:
             self.sign_out(flight, outcome)
@@ -118,6 +120,23 @@ class RemoteLink(MultiplexedLink):
         if not self.closed.done():
             self._why = why
             self.closed.set_result(None)
+
+    def lose_flight(self, flight: Flight, why: str) -> None:
+        """End a flight that gets no answer, by whether it was sent."""
+        if flight.state is QUEUED:
+            outcome = outcomes.unavailable(self.server, why, LINK_FAILED)
+        else:
+            outcome = outcomes.link_lost(self.server, flight.delivery, why)
+        self.multiplexer.fail(flight, outcome)
+
+    async def end(self, grace: float) -> None:
+        await self.release("it was stopped")
+
+    async def release(self, why: str) -> None:
+        self.mark_lost(why)
+        self.pool.close()
+        await self.multiplexer.close(why)
+        await self.tasks.close()
 
     async def describe_end(self) -> LinkEnd:
         return LinkEnd(self._why or self._end_words)
@@ -143,7 +162,6 @@ class HttpLink(RemoteLink):
         self._post_head = self._where.head("POST", {"content-type": "application/json", **headers})
         self._get_head = self._where.head("GET", headers)
         self._delete_head = self._where.head("DELETE", headers)
-        self._method_lines: dict[str, bytes] = {}
         self._version_header = b""
         self.session_header = b""
         """The header that names our session; empty when there is none."""
@@ -191,16 +209,14 @@ class HttpLink(RemoteLink):
     async def end(self, grace: float) -> None:
         """Delete the session, if there is one, and release the link."""
         if self.session_header and not self.closed.done():
-            farewell = OwnRequest(self, self.build_delete())
+            own = self._token.line + self.session_header + self._version_header
+            farewell = OwnRequest(self, self._delete_head + own + b"content-length: 0\r\n\r\n")
             self.pool.send(farewell)
             await asyncio.wait({farewell.status}, timeout=max(grace, 0.5))
-        await self.release("it was stopped")
+        await super().end(grace)
 
     async def release(self, why: str) -> None:
-        resolve(self.closed, None)
-        self.pool.close()
-        await self.multiplexer.close(why)
-        await self.tasks.close()
+        await super().release(why)
         self._standing = None  # it refers to us: a reference cycle
 
     # -- the Link protocol
@@ -305,23 +321,11 @@ class HttpLink(RemoteLink):
         own = self._get_head + self._token.line
         return own + self.session_header + self._version_header + resume + b"\r\n"
 
-    def build_delete(self) -> bytes:
-        headers = self._delete_head + self._token.line + self.session_header + self._version_header
-        return headers + b"content-length: 0\r\n\r\n"
-
     def call_headers(self, flight: Flight) -> bytes:
         """The headers of a request beside its version."""
         if self.era is HANDSHAKE:
             return flight.headers
-        return self._method_line(flight.method) + flight.headers
-
-    def _method_line(self, method: str) -> bytes:
-        line = self._method_lines.get(method)
-        if line is None:
-            line = b"mcp-method: %b\r\n" % encode_value(method)
-            if len(self._method_lines) < _KEPT_METHODS:
-                self._method_lines[method] = line
-        return line
+        return _method_line(flight.method) + flight.headers
 
     # -- reports of exchanges
 
@@ -338,6 +342,11 @@ class HttpLink(RemoteLink):
         """Describe a body that is not an answer, without secrets, which the server may repeat."""
         text = body[:_DESCRIBED_BYTES].decode("utf-8", "replace")
         return describe_body(KNOWN.redact(redact_line(text, self._definition), is_cut=True))
+
+
+@lru_cache(_KEPT_METHODS)
+def _method_line(method: str) -> bytes:
+    return b"mcp-method: %b\r\n" % encode_value(method)
 
 
 def _not_reopened(outcome: Outcome) -> str:

@@ -25,7 +25,7 @@ from mcp_junction.upstream.http.link import RemoteLink
 from mcp_junction.upstream.http.pool import Pool
 from mcp_junction.upstream.http.refusals import UNAUTHENTICATED, read_failure
 from mcp_junction.upstream.link import LinkListener
-from mcp_junction.upstream.outcome import LINK_FAILED, Delivery
+from mcp_junction.upstream.outcome import Delivery
 from mcp_junction.upstream.tokens import NO_TOKEN, AccessToken, TokenSource
 
 _OPEN_TIMEOUT = 10.0
@@ -80,15 +80,10 @@ class SseLink(RemoteLink):
         post = self._post(encode.notification("notifications/initialized"), None)
         await wait_for_any(post.answered, self.closed, timeout=_INITIALIZED_WAIT)
 
-    async def end(self, grace: float) -> None:
-        await self.release("it was stopped")
-
     async def release(self, why: str) -> None:
         self.mark_lost(why)
         self._stream_pool.close()
-        self.pool.close()
-        await self.multiplexer.close(why)
-        await self.tasks.close()
+        await super().release(why)
 
     # -- the Link protocol
 
@@ -236,9 +231,5 @@ class _Post(HttpExchange):
 
     def on_lost(self, why: str) -> None:
         resolve(self.answered, None)
-        flight, server = self._flight, self._link.server
-        if flight is not None:
-            is_queued = flight.state is QUEUED
-            lost = outcomes.link_lost(server, flight.delivery, why)
-            outcome = outcomes.unavailable(server, why, LINK_FAILED) if is_queued else lost
-            self._link.multiplexer.fail(flight, outcome)
+        if self._flight is not None:
+            self._link.lose_flight(self._flight, why)
