@@ -5,7 +5,7 @@ from tests.calls.world import World
 
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denials
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Carried
 from mcp_junction.calls.hidden import find_hidden
 from mcp_junction.calls.pipeline import compose
 from mcp_junction.calls.stages.audit import CallAudit

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mcp_junction.api.routes import AnyRequest
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Carried
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.listener.acceptance import accept_fields, find_carrying
 

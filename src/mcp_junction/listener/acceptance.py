@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Carried
 from mcp_junction.errors import FrameError
 from mcp_junction.policy.acting import MAX_AGENT_ID
 from mcp_junction.policy.tokens import PresentedToken, read_token

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Channel
 from mcp_junction.calls.methods import HANDSHAKE_CALLS, NAMED, address
 from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError
@@ -50,7 +49,6 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.outcome import RESULT
 
 if TYPE_CHECKING:
-    from mcp_junction.calls.call import Channel
     from mcp_junction.listener.header_check import Headers
     from mcp_junction.protocol.requests import BatchPart
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Channel
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Carried, Channel
 from mcp_junction.errors import FrameError
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import encode, envelope, frames

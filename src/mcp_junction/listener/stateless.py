@@ -15,10 +15,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Channel, Handler
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
-from mcp_junction.calls.methods import READ, STATELESS_CALLS
-from mcp_junction.calls.route_cache import CachedRoute
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Carried, Channel, Handler
+from mcp_junction.calls.methods import READ, STATELESS_CALLS, CachedRoute
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError, RequestStateError

@@ -14,8 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from mcp_junction.calls.call import Call, Handler
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Handler
 from mcp_junction.calls.judged_call import JudgedCall
 from mcp_junction.calls.methods import NAMED, OWN, TASKS
 from mcp_junction.calls.pipeline import BoundStage
