@@ -183,7 +183,7 @@ class Junction:
             extra_stages = (*extra_stages, *self.tracing.stages(has_retries))
             sinks = (*sinks, self.tracing.observe)
         if self.governance is not None and self.governance.escalations is not None:
-            from mcp_junction.calls.escalate import EscalateFailures
+            from mcp_junction.calls.failures import EscalateFailures
 
             sinks = (*sinks, EscalateFailures(self.governance.escalations))
         limits = [one.result_tokens for one in self.config.endpoints.values()]

@@ -19,7 +19,7 @@ from mcp_junction.api.call_errors import (
 from mcp_junction.api.calling import RestOutcome, RestRequest
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.judged_call import JudgedCall
+from mcp_junction.calls.stages.judge import JudgedCall
 from mcp_junction.errors import RequestError
 from mcp_junction.policy.acting import ROLE
 from mcp_junction.policy.decision import CallTarget, PolicyDecision
