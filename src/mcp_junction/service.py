@@ -29,10 +29,9 @@ from mcp_junction.listener.http.guard import guard_for, is_loopback
 from mcp_junction.listener.http.host import SessionChannel
 from mcp_junction.listener.http.owner import OwnerCheck
 from mcp_junction.listener.http.protocol import protocol_for
-from mcp_junction.listener.http.server import HttpServer
+from mcp_junction.listener.http.server import HttpServer, make_certificate
 from mcp_junction.listener.http.sessions import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
-from mcp_junction.listener.http.tls import make_certificate
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.sessions.revocation import Revocation
