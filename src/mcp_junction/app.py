@@ -38,7 +38,7 @@ from mcp_junction.eras.sign_in import SignInQuestions
 from mcp_junction.eras.tasks import ResolveTask
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.eras.url_questions import UrlQuestions
-from mcp_junction.listener.capabilities import ServerSummary
+from mcp_junction.listener.answers import ServerSummary
 from mcp_junction.policy.access import AccessPolicy
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal
 from mcp_junction.policy.quotas import Quotas

@@ -16,8 +16,7 @@ from mcp_junction.calls.call import NOTHING_CARRIED, Call, Channel
 from mcp_junction.calls.methods import HANDSHAKE_CALLS, NAMED, address
 from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError
-from mcp_junction.listener.answers import OwnAnswers, ReplyOrLater
-from mcp_junction.listener.host import ListenerHost
+from mcp_junction.listener.answers import ListenerHost, OwnAnswers, ReplyOrLater
 from mcp_junction.listener.replies import (
     Accept,
     CollectedReply,

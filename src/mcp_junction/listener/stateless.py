@@ -21,10 +21,9 @@ from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.listener import header_check
-from mcp_junction.listener.answers import OwnAnswers, ReplyOrLater
+from mcp_junction.listener.answers import ListenerHost, OwnAnswers, ReplyOrLater
 from mcp_junction.listener.client_cache import ClientCache, SenderInfo
 from mcp_junction.listener.header_check import Headers
-from mcp_junction.listener.host import ListenerHost
 from mcp_junction.listener.replies import (
     Accept,
     Reply,
