@@ -15,14 +15,13 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import NOTHING_CARRIED, Carried
 from mcp_junction.errors import FrameError
+from mcp_junction.listener.replies import Headers
 from mcp_junction.policy.acting import MAX_AGENT_ID
 from mcp_junction.policy.tokens import PresentedToken, read_token
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.cycles import ID_KEY
 from mcp_junction.protocol.versions import INVALID_PARAMS
 from mcp_junction.resilience.idempotency import check_key
-
-Headers = Mapping[bytes, bytes]
 
 MAX_CORRELATION_ID: Final = 128
 MAX_LABEL: Final = 255

@@ -13,10 +13,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.header_check import Headers
 from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
 from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
-from mcp_junction.listener.replies import Reply
+from mcp_junction.listener.replies import Headers, Reply
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode

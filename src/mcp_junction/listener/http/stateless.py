@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
-from mcp_junction.listener.header_check import repeated_header
 from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, respond
 from mcp_junction.listener.http.streams import Send, accepts_stream
 from mcp_junction.listener.replies import Reply, refusal, unsupported
@@ -22,6 +21,8 @@ from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STA
 from mcp_junction.tasks import TaskScope
 
 _LISTEN: Final = "subscriptions/listen"
+_ROUTING: Final = frozenset((b"mcp-protocol-version", b"mcp-method", b"mcp-name"))
+_PARAM: Final = b"mcp-param-"
 
 
 class StatelessFront:
@@ -78,11 +79,22 @@ def _refused_early(
 ) -> Reply | None:
     """What is wrong with a request before it is even read."""
     if len(given) != len(headers):
-        twice = repeated_header(given)
+        twice = _find_repeated(given)
         if twice is not None:
             words = f"the {twice.decode()} header appears more than once"
             return refusal(bytes(frame.id), HEADER_MISMATCH, words)
     if frame.method == _LISTEN and not accepts_stream(headers.get(b"accept")):
         words = "the answer to this is a stream: accept text/event-stream"
         return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
+    return None
+
+
+def _find_repeated(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
+    """Find a header that is repeated and must not be."""
+    seen: set[bytes] = set()
+    for name, _ in given:
+        if name in _ROUTING or name.startswith(_PARAM):
+            if name in seen:
+                return name
+            seen.add(name)
     return None
