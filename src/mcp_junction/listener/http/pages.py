@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from html import escape
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,6 +22,9 @@ from mcp_junction.identity.tokens import TokenLife
 from mcp_junction.listener.http.guard import describe_denial
 from mcp_junction.listener.http.host import Receive, Scope, Send
 from mcp_junction.policy.principal import Principal, Role
+
+if TYPE_CHECKING:  # a stdio mode in which somebody signs in has no keys
+    from mcp_junction.identity.keys import KeyRing
 
 _MAX_BODY: Final = 32_768
 PAGE_HEADERS: Final = (
@@ -154,20 +157,6 @@ class SessionSigner(Protocol):
     def verify(self, message: bytes, mac: bytes, purpose: str) -> bool: ...
 
 
-class ShownCredentials(Protocol):
-    """Checks keys and access tokens that people show."""
-
-    def principal(self, authorization: bytes) -> Principal | None: ...
-
-    async def verify(self, authorization: bytes) -> Principal | None:
-        """Verify an access token. Raises TokenRefused, IssuerUnavailable."""
-        ...
-
-    def find_life(self, authorization: bytes) -> TokenLife | None: ...
-
-    def is_session_good(self, principal: Principal, life: TokenLife | None) -> bool: ...
-
-
 class _PageSession(msgspec.Struct, frozen=True, array_like=True):
     """What a cookie says."""
 
@@ -184,7 +173,7 @@ class PageSessions:
     def __init__(
         self,
         identify: Callable[[dict[bytes, bytes], Scope], Principal | None],
-        credentials: ShownCredentials | None,
+        credentials: KeyRing | None,
         signer: SessionSigner,
         public_url: Callable[[], str],
         deny: Callable[[Denial], None] | None = None,
@@ -218,9 +207,9 @@ class PageSessions:
         except (ValueError, msgspec.MsgspecError):
             return None
         principal = Principal(said.id, said.role, said.key)
-        is_good = said.until > time.time()
-        is_good = is_good and self._credentials.is_session_good(principal, said.life)
-        return principal if is_good else None
+        if said.until <= time.time():
+            return None
+        return principal if self._credentials.is_session_good(principal, said.life) else None
 
     # -- showing a key or a token
 

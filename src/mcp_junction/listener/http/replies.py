@@ -14,7 +14,8 @@ import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
-from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
+from mcp_junction.listener.http.host import Send
+from mcp_junction.listener.http.streams import EventStream, accepts_stream
 from mcp_junction.listener.replies import Headers, Reply
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage

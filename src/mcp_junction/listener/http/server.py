@@ -21,7 +21,7 @@ from typing import Any, Final
 import uvicorn
 
 from mcp_junction.errors import UsageError
-from mcp_junction.listener.http.forwarded import App
+from mcp_junction.listener.http.host import App
 from mcp_junction.listener.http.protocol import HttpProtocol
 from mcp_junction.upstream.http.dialer import fingerprint, refuse_password
 

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
+from mcp_junction.listener.http.host import Send
 from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, respond
-from mcp_junction.listener.http.streams import Send, accepts_stream
+from mcp_junction.listener.http.streams import accepts_stream
 from mcp_junction.listener.replies import Reply, refusal, unsupported
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.protocol import frames
