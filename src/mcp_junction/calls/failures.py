@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from mcp_junction.calls.call import Call
 from mcp_junction.calls.events import CALL_TOOL, CallEnded
 from mcp_junction.governance.escalations import Escalations, FailedCall
 from mcp_junction.resilience.failures import REFUSED_BEFORE_RUNNING, Failure, FailureKind
@@ -58,6 +59,13 @@ def may_have_run(outcome: Outcome) -> bool:
     if outcome.delivery is None:
         return not _is_refused_before(outcome)
     return outcome.delivery is not Delivery.NOT_SENT
+
+
+def conclude(call: Call, outcome: Outcome, target: str) -> Outcome:
+    """Return the outcome of all attempts of a call together: what any may have done counts."""
+    if call.may_have_run and outcome.delivery is Delivery.NOT_SENT:
+        outcome = outcome.with_delivery(Delivery.UNKNOWN)
+    return outcome.counted(call.attempts, target)
 
 
 def _is_refused_before(outcome: Outcome) -> bool:

@@ -50,6 +50,12 @@ class BoundStage(Protocol):
 Stage = SimpleStage | BoundStage
 
 
+class MethodStage(NamedTuple):
+    """A BoundStage that is one method of something."""
+
+    bind: Callable[[Handler], Handler]
+
+
 class PlacedStage(NamedTuple):
     """A stage, its name, and the calls that it applies to."""
 

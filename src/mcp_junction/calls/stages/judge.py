@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from mcp_junction.calls.call import NOTHING_CARRIED, Call, Handler
 from mcp_junction.calls.methods import COMPLETE, NAMED, OF_TASKS, OWN, SUBSCRIBING, TASKS
-from mcp_junction.calls.pipeline import BoundStage
+from mcp_junction.calls.pipeline import MethodStage
 from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.calls.stages.resolve import refuse_unknown
 from mcp_junction.calls.stages.validate import refuse as refuse_arguments
@@ -102,12 +102,6 @@ class _Judged(msgspec.Struct, frozen=True, gc=False):
     grants: GrantSet
 
 
-class _Bound(NamedTuple):
-    """A stage that is one method of something."""
-
-    bind: Callable[[Handler], Handler]
-
-
 class Authorizer:
     """Asks the policy about calls; has the stages ``authorize`` and ``recheck``."""
 
@@ -150,9 +144,9 @@ class Authorizer:
     # -- before anything else is done
 
     @property
-    def authorize(self) -> BoundStage:
+    def authorize(self) -> MethodStage:
         """The stage that passes on a call that the policy allows, and refuses any other."""
-        return _Bound(self._bind_authorize)
+        return MethodStage(self._bind_authorize)
 
     def _bind_authorize(self, following: Handler) -> Handler:
         decided, policy, now = self._decided, self._policy, self._now
@@ -270,9 +264,9 @@ class Authorizer:
     # -- before each attempt, and before a parked call goes on
 
     @property
-    def recheck(self) -> BoundStage:
+    def recheck(self) -> MethodStage:
         """The stage that refuses an attempt of a call that is not allowed any more."""
-        return _Bound(self._bind_recheck)
+        return MethodStage(self._bind_recheck)
 
     def _bind_recheck(self, following: Handler) -> Handler:
         policy = self._policy

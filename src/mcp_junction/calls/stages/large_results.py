@@ -63,9 +63,6 @@ class LargeResults:
         self._kept: dict[str, LinkedResult] = {}
         self._size = 0
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         if call.method == READ and call.name.startswith(SCHEME):
             return self._read(call)

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.call import Call, Handler, answer_with
 from mcp_junction.calls.methods import OWN, READ, Address
 from mcp_junction.calls.stages.own import unwrap_call_tool
 from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, Route
@@ -34,7 +34,7 @@ _SHOWN_CANDIDATES = 20
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     """Find the route of a call, unless it was remembered; refuse an unknown name."""
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up
-        return _answer_with(call.ended_by)
+        return answer_with(call.ended_by)
     if call.route is not None:  # remembered from a request like it
         return following(call)
     caller, address = call.caller, call.address
@@ -70,7 +70,7 @@ def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable
     upstream = call.snapshot.servers.get(server)
     if upstream is None or not call.snapshot.catalog.has_server(call.caller.scope, server):
         message = f"there is no server {server!r}"
-        return _answer_with(
+        return answer_with(
             outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, server=server)
         )
     view, name = _shown(call), call.address.name
@@ -79,7 +79,7 @@ def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable
         return following(call)
     if upstream.state in SERVING:
         return refuse_unknown(call)
-    return _answer_with(upstream.unavailable())
+    return answer_with(upstream.unavailable())
 
 
 def _find_at_server(view: View, server: str, name: str) -> Route | None:
@@ -101,7 +101,7 @@ def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
         candidates = [view.name_of(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
         message = f"{len(pairs)} servers have a tool of this name; use its namespaced name"
         facts: dict[str, Any] = {"candidates": candidates, "total": len(pairs)}
-        return _answer_with(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
+        return answer_with(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
     if pairs:
         known = view.name_of(pairs[0]) or name
         call.route = view.find(known) or view.find_departed(known)
@@ -112,10 +112,6 @@ def _shown(call: Call) -> View:
     """The view of a caller, for names that the answer mentions."""
     caller = call.caller
     return call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.scope)
-
-
-async def _answer_with(outcome: Outcome) -> Outcome:
-    return outcome
 
 
 async def refuse_unknown(call: Call) -> Outcome:

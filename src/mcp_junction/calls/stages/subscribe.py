@@ -1,8 +1,8 @@
 """Subscribe: keeps Subscriptions, so that a server is unsubscribed from after its last subscriber.
 
-Everything but subscribing and unsubscribing passes. All subscribers share the server's own link,
-which has the operator's credential: where each agent has one of its own, only the operator and who
-has a link of its own can subscribe.
+It is on the path of subscribing and unsubscribing alone. All subscribers share the server's own
+link, which has the operator's credential: where each agent has one of its own, only the operator
+and who has a link of its own can subscribe.
 """
 
 from __future__ import annotations
@@ -79,11 +79,8 @@ class Subscribe:
         self._register = register
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        if call.method == "resources/subscribe":
-            return self._subscribe(call, following)
-        if call.method == "resources/unsubscribe":
-            return self._unsubscribe(call, following)
-        return following(call)
+        is_new = call.method == "resources/subscribe"
+        return (self._subscribe if is_new else self._unsubscribe)(call, following)
 
     async def _subscribe(self, call: Call, following: Handler) -> Outcome:
         assert call.route is not None
