@@ -83,7 +83,9 @@ class ConnectedClients:
 
     async def set_log_level(self, upstream: Upstream) -> None:
         """Tell a server the lowest log level that a client of it wants."""
-        sessions = self.sessions if upstream.session is None else {_session_of(upstream)}
+        own = upstream.session
+        assert own is None or isinstance(own, Session)
+        sessions = self.sessions if own is None else {own}
         wanted = [one.log_level or 0 for one in sessions if one.is_open and one.may_call]
         if wanted:
             await upstream.set_log_level(LOG_LEVELS[min(wanted)], exactly=True)
@@ -190,8 +192,3 @@ def _last_visible(changes: Sequence[tuple[int, ListChange]], scope: Scope) -> in
         ),
         -1,
     )
-
-
-def _session_of(upstream: Upstream) -> Session:
-    assert isinstance(upstream.session, Session)
-    return upstream.session
