@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from mcp_junction.audit.denials import ANONYMOUS, Denial
 from mcp_junction.config.settings import Settings
+from mcp_junction.listener.acceptance import find_repeated
 from mcp_junction.listener.http.host import Scope
 from mcp_junction.policy.principal import Principal
 
@@ -120,5 +121,4 @@ def describe_denial(scope: Scope, reason: str, principal: Principal | None = Non
 
 def has_two_hosts(given: list[tuple[bytes, bytes]]) -> bool:
     """Whether there are two Hosts or Origins: a proxy may have read the other one."""
-    names = [name for name, _ in given]
-    return names.count(b"host") > 1 or names.count(b"origin") > 1
+    return find_repeated(given, (b"host", b"origin")) is not None

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
+from mcp_junction.listener.acceptance import find_repeated
 from mcp_junction.listener.http.host import Send
 from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, respond
 from mcp_junction.listener.http.streams import accepts_stream
@@ -80,22 +81,11 @@ def _refused_early(
 ) -> Reply | None:
     """What is wrong with a request before it is even read."""
     if len(given) != len(headers):
-        twice = _find_repeated(given)
+        twice = find_repeated(given, _ROUTING, _PARAM)
         if twice is not None:
             words = f"the {twice.decode()} header appears more than once"
             return refusal(bytes(frame.id), HEADER_MISMATCH, words)
     if frame.method == _LISTEN and not accepts_stream(headers.get(b"accept")):
         words = "the answer to this is a stream: accept text/event-stream"
         return refusal(bytes(frame.id), INVALID_REQUEST, words)._replace(status=406)
-    return None
-
-
-def _find_repeated(given: Sequence[tuple[bytes, bytes]]) -> bytes | None:
-    """Find a header that is repeated and must not be."""
-    seen: set[bytes] = set()
-    for name, _ in given:
-        if name in _ROUTING or name.startswith(_PARAM):
-            if name in seen:
-                return name
-            seen.add(name)
     return None
