@@ -36,7 +36,7 @@ from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import Resume
 from mcp_junction.eras.tickets import ResolveTask, Seal
 from mcp_junction.eras.url_questions import UrlQuestions
-from mcp_junction.listener.capabilities import ServerSummary
+from mcp_junction.listener.answers import ServerSummary
 from mcp_junction.policy.principal import LOCAL_OWNER, AccessPolicy, Principal
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import names
@@ -178,7 +178,7 @@ class Junction:
             extra_stages = (*extra_stages, *self.tracing.stages(has_retries))
             sinks = (*sinks, self.tracing.observe)
         if self.governance is not None and self.governance.escalations is not None:
-            from mcp_junction.calls.escalate import EscalateFailures
+            from mcp_junction.calls.failures import EscalateFailures
 
             sinks = (*sinks, EscalateFailures(self.governance.escalations))
         limits = [one.result_tokens for one in self.config.endpoints.values()]

@@ -24,15 +24,14 @@ from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.acceptance import accept
 from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.app import HttpListener
-from mcp_junction.listener.http.forwarded import App, Forwarded
+from mcp_junction.listener.http.forwarded import Forwarded
 from mcp_junction.listener.http.guard import guard_for, is_loopback
-from mcp_junction.listener.http.host import SessionChannel
+from mcp_junction.listener.http.host import App
 from mcp_junction.listener.http.owner import OwnerCheck
 from mcp_junction.listener.http.protocol import protocol_for
-from mcp_junction.listener.http.server import HttpServer
+from mcp_junction.listener.http.server import HttpServer, make_certificate
 from mcp_junction.listener.http.sessions import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
-from mcp_junction.listener.http.tls import make_certificate
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.sessions.revocation import Revocation
@@ -196,9 +195,9 @@ class Service:
         return self._sets[1].get(name)
 
     def open_session(
-        self, principal: Principal, endpoint: Endpoint, channel: SessionChannel
+        self, principal: Principal, endpoint: Endpoint, send: Callable[[bytes], None]
     ) -> Session:
-        return self._junction.open_session(channel.send, channel.offer, principal, endpoint)
+        return self._junction.open_session(send, None, principal, endpoint)
 
     @property
     def is_ready(self) -> bool:

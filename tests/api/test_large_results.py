@@ -92,6 +92,17 @@ async def test_it_cannot_be_read_any_more_without_the_grant(rows, era):
     assert "error" in await read(client, link["uri"])
 
 
+async def test_the_latest_can_be_read_however_large_it_is_and_older_ones_make_room(
+    rows, era, monkeypatch
+):
+    monkeypatch.setattr(large_results, "_MOST_BYTES", 1000)
+    served, _ = await rows()
+    client = await client_of(era).open(served, "agent")
+    older, latest = [(await call(client))["content"][1]["uri"] for _ in range(2)]
+    assert "error" in await read(client, older)
+    assert "result" in await read(client, latest)
+
+
 async def test_structured_content_is_kept_whole_or_left_out_whole(rows, era):
     promising = tool("promising", outputSchema={"type": "object"})
     served, box = await rows([tool("rows"), promising])

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Raw
 from tests.calls.world import World
 
-from mcp_junction.calls.call import Call, Snapshot
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Call, Carried, Snapshot
 from mcp_junction.calls.methods import Address, address
 from mcp_junction.calls.pipeline import GovernedStages
 from mcp_junction.calls.stages.judge import Authorizer

@@ -10,7 +10,7 @@ from tests.calls.world import World
 from mcp_junction.audit.chain import Chain
 from mcp_junction.calls import audit_rows
 from mcp_junction.calls.audit_rows import CallRow
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Carried
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.policy.decision import PolicyDecision

@@ -7,7 +7,7 @@ import pytest
 from tests.calls.governed_world import GovernedWorld, make_circuits
 from tests.calls.world import BOUND, body
 
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Carried
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.versions import CIRCUIT_OPEN, LINK_LOST

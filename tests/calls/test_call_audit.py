@@ -5,12 +5,11 @@ from tests.calls.world import World
 
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denials
-from mcp_junction.calls.carried import Carried
-from mcp_junction.calls.hidden import find_hidden
+from mcp_junction.calls.call import Carried
 from mcp_junction.calls.pipeline import compose
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.record import RecordCall
-from mcp_junction.calls.stages.resolve import resolve
+from mcp_junction.calls.stages.resolve import find_hidden, resolve
 from mcp_junction.catalog.scope import Scopes
 from mcp_junction.policy.decision import PolicyDecision
 from mcp_junction.policy.principal import Principal, Role

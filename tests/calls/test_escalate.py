@@ -2,8 +2,8 @@
 
 import pytest
 
-from mcp_junction.calls.escalate import EscalateFailures
 from mcp_junction.calls.events import CallEnded
+from mcp_junction.calls.failures import EscalateFailures
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS
 from mcp_junction.testing.link import FakeUpstream, catalog_of

@@ -9,8 +9,7 @@ from msgspec import Raw
 from tests.calls.governed_world import GovernedWorld, make_circuits
 from tests.calls.world import BOUND, body
 
-from mcp_junction.calls.call import Call, Handler
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Call, Carried, Handler
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.stages.fallback import FallbackCalls
 from mcp_junction.calls.stages.judge import Authorizer

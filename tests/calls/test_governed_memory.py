@@ -10,7 +10,7 @@ from tests.calls.governed_world import make_circuits
 from tests.calls.test_fallback import AWAY, BOTH, LOST, REFUSED, FallbackWorld
 from tests.calls.world import BOUND
 
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Carried
 from mcp_junction.calls.stages.idempotency import RunOnce
 from mcp_junction.governance.idempotency_claims import IdempotencyClaims
 from mcp_junction.resilience.clock import SystemClock

@@ -10,8 +10,7 @@ from msgspec import Raw
 from tests.calls.governed_world import GovernedWorld
 from tests.calls.world import BOUND, body, seen
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Call, Carried
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.stages.idempotency import RunOnce, settle_resumed
 from mcp_junction.catalog.endpoints import EVERYTHING

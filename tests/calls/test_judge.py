@@ -16,8 +16,7 @@ from tests.calls.judged_world import (
 from tests.calls.judged_world import NOW as JUDGED_AT
 from tests.calls.world import body
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.call import NOTHING_CARRIED, Call
 from mcp_junction.calls.methods import address
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS

@@ -6,7 +6,7 @@ import pytest
 from tests.calls.world import World
 from tests.telemetry.grammar import Metrics
 
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.call import NOTHING_CARRIED
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.calls.metrics import ERROR_TYPES, CallMetrics
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role

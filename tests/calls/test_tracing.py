@@ -7,8 +7,8 @@ from tests.calls.judged_world import JudgedWorld, grant
 from tests.calls.test_fallback import REFUSED, TWO, FallbackWorld
 
 from mcp_junction.calls.otlp_sender import MAX_QUEUED, OtlpSender
-from mcp_junction.calls.pipeline import ExtraStage
-from mcp_junction.calls.tracing import AttemptTracing, CallTracing, Tracing, _describe
+from mcp_junction.calls.pipeline import ExtraStage, MethodStage
+from mcp_junction.calls.tracing import Tracing, _describe
 from mcp_junction.protocol.versions import CIRCUIT_OPEN
 from mcp_junction.telemetry.otlp import MAX_SERIES, Durations, encode_metrics, read_traceparent
 from mcp_junction.testing.fakes import FakeClock
@@ -23,8 +23,9 @@ def make(share: float = 1.0, chance=random.random) -> Tracing:
 
 
 def stages(tracing: Tracing, is_told: bool = False, after: str = "retry") -> list[ExtraStage]:
-    inner = ExtraStage(after, AttemptTracing(tracing, is_told=is_told))
-    return [ExtraStage("record", CallTracing(tracing)), inner]
+    bind_attempt = tracing.bind_repeatable_attempt if is_told else tracing.bind_attempt
+    inner = ExtraStage(after, MethodStage(bind_attempt))
+    return [ExtraStage("record", MethodStage(tracing.bind_call)), inner]
 
 
 def points(tracing: Tracing) -> list[dict[tuple[str, str], int]]:

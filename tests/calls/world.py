@@ -14,7 +14,7 @@ from mcp_junction.calls.pipeline import (
     build_handlers,
 )
 from mcp_junction.calls.stages.audit import CallAudit
-from mcp_junction.listener.stateless import ResultWriter
+from mcp_junction.listener.replies import ResultWriter
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.sessions.session import Session

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Raw
 
 from mcp_junction.app import Junction
-from mcp_junction.calls.call import tool_call
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Carried, tool_call
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.load import without_file
 from mcp_junction.credentials.credentials import Credentials

@@ -9,14 +9,13 @@ from tests.http.test_doors import PING, opened, post
 
 from mcp_junction.calls.call import Call
 from mcp_junction.listener.http.exchange import AsgiExchange
-from mcp_junction.listener.http.host import SessionChannel
 from mcp_junction.listener.http.replies import HttpReply
 from mcp_junction.listener.http.sessions import HttpSession
 from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import StatelessClient
 
-KINDS = (AsgiExchange, HttpSession, Session, SessionChannel, EventStream, HttpReply)
+KINDS = (AsgiExchange, HttpSession, Session, EventStream, HttpReply)
 KINDS += (Call, StatelessClient)
 VERSION = "2026-07-28"
 CALL = {

@@ -7,6 +7,7 @@ import pytest
 
 from mcp_junction.catalog.endpoints import EVERYTHING, one_server
 from mcp_junction.config.settings import Quota
+from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.replies import HttpReply
 from mcp_junction.listener.http.sessions import (
     KEPT_STREAMS,
@@ -167,6 +168,50 @@ async def test_a_call_whose_client_has_gone_is_ended_with_the_idle_time_of_its_s
     desk.registry.sweep()
     assert desk.ended == [left.session]
     assert call.dropped == ["the session has expired"]
+
+
+class Connection:
+    """A connection that takes all that is written."""
+
+    is_paused = False
+
+    def write(self, data: bytes) -> None:
+        """Take it."""
+
+    def finish(self, exchange: AsgiExchange) -> None:
+        """Go on."""
+
+
+@pytest.mark.req("R-QUOTA")
+@pytest.mark.parametrize("leaves_first", [True, False])
+async def test_a_call_that_has_spoken_is_ended_so_too_when_its_client_has_gone(desk, leaves_first):
+    found = desk.open()
+    exchange = AsgiExchange(Connection(), {"method": "POST", "http_version": "1.1"}, b"{}")
+    reply = HttpReply(exchange.send, desk.tasks, b"", exchange, found)
+    found.session.calls[b"1"] = call = Waiting(reply)
+    if leaves_first:
+        exchange.disconnect()
+    reply.send(b'"progress"')
+    await desk.tasks.settle(5)
+    if not leaves_first:
+        assert not found.is_idle
+        exchange.disconnect()
+    assert found.is_idle, "nobody reads"
+    desk.clock.time += IDLE + 1
+    desk.registry.sweep()
+    assert desk.ended == [found.session]
+    assert call.dropped == ["the session has expired"]
+
+
+async def test_the_answer_to_a_call_that_has_spoken_is_delivered_with_the_end_of_its_stream(desk):
+    found = desk.open()
+    exchange = AsgiExchange(Connection(), {"method": "POST", "http_version": "1.1"}, b"{}")
+    reply = HttpReply(exchange.send, desk.tasks, b"", exchange, found)
+    reply.send(b'"progress"')
+    await desk.tasks.settle(5)
+    await reply.end(b'"answer"')
+    (stream,) = found.streams.values()
+    assert (stream.is_delivered, stream.is_attached, exchange.when_gone) == (True, False, None)
 
 
 @pytest.mark.req("R-QUOTA")

@@ -10,7 +10,7 @@ from tests.http.wire import BOUND
 
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import UsageError
-from mcp_junction.listener.http.tls import ServerCertificate, make_certificate
+from mcp_junction.listener.http.server import ServerCertificate, make_certificate
 
 pytestmark = pytest.mark.req("NFR-SEC2")
 
@@ -132,7 +132,7 @@ async def shown_by(port: int, authority: Authority) -> str:
 async def test_the_service_speaks_https_and_shows_a_new_certificate_when_its_files_change(
     serving, authority, monkeypatch
 ):
-    monkeypatch.setattr("mcp_junction.listener.http.tls.EVERY", 0.02)
+    monkeypatch.setattr("mcp_junction.listener.http.server.CERTIFICATE_EVERY", 0.02)
     certificate, key = authority.issue("first", HOST, file="own")
     gateway = await serving({}, tls_cert=certificate, tls_key=key)
     assert gateway.service.public_url == f"https://{HOST}:{gateway.port}"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Carried
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.acceptance import accept, find_carrying
 from mcp_junction.policy.tokens import read_token

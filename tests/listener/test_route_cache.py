@@ -7,7 +7,7 @@ import pytest
 from msgspec import Raw
 from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
-from mcp_junction.calls import route_cache as route_cache
+from mcp_junction.calls import methods
 from mcp_junction.calls.call import Snapshot
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, Pattern
@@ -111,13 +111,13 @@ async def test_a_prompt_is_not_taken_for_the_tool_of_its_name():
 
 async def test_a_call_is_looked_up_once_for_as_long_as_its_snapshot_lasts(monkeypatch):
     looked_up = []
-    find = route_cache.RouteCache.find
+    find = methods.RouteCache.find
 
     def counted(self, catalog, spelling, scope, method, params):
         looked_up.append(params["name"])
         return find(self, catalog, spelling, scope, method, params)
 
-    monkeypatch.setattr(route_cache.RouteCache, "find", counted)
+    monkeypatch.setattr(methods.RouteCache, "find", counted)
     one = stateless("one")
     backend = FakeBackend(one)
     client = StatelessClient(backend)
@@ -175,7 +175,7 @@ async def test_a_cached_route_is_not_used_at_an_endpoint_without_the_tool():
 
 
 async def test_how_much_is_remembered_is_bounded_for_all_clients_together(monkeypatch):
-    monkeypatch.setattr(route_cache, "MAX_CACHED", 10)
+    monkeypatch.setattr(methods, "MAX_CACHED_ROUTES", 10)
     tools = tuple(f"tool{number}" for number in range(5))
     backend = FakeBackend(stateless("one", (*tools, "t" * 300)))
     client = StatelessClient(backend)

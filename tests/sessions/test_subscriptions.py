@@ -1,6 +1,6 @@
 """Subscriptions: who wants to hear about what, counted."""
 
-from mcp_junction.sessions.clients import Subscriptions
+from mcp_junction.calls.stages.subscribe import Subscriptions
 
 
 def wanted_by(*sessions: str) -> Subscriptions:

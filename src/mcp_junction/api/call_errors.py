@@ -15,7 +15,7 @@ from msgspec import Raw
 from mcp_junction.api.models import reachable_status
 from mcp_junction.app import Junction
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.judged_call import JudgedCall
+from mcp_junction.calls.stages.judge import JudgedCall
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.scope import OPEN, Scope
 from mcp_junction.errors import JunctionError, NotFound, RequestError

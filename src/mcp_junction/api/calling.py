@@ -14,8 +14,7 @@ from msgspec import Raw
 
 from mcp_junction.api.call_errors import REVOKED, CallErrors
 from mcp_junction.app import Junction
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Carried
 from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.items import TOOLS

@@ -28,7 +28,7 @@ from mcp_junction.api.routes import (
     read_body,
     to_model,
 )
-from mcp_junction.calls.carried import Carried
+from mcp_junction.calls.call import Carried
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.listener.acceptance import accept_fields, find_carrying
 from mcp_junction.protocol import frames

@@ -19,7 +19,7 @@ from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.http.approval_pages import ApprovalPages
 from mcp_junction.listener.http.host import HttpHost, Receive, Scope, Send
-from mcp_junction.listener.http.page_sessions import PageSessions, SessionSigner
+from mcp_junction.listener.http.pages import PageSessions, SessionSigner
 from mcp_junction.listener.http.sign_in_pages import SignInPages
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role

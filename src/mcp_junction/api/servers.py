@@ -45,7 +45,7 @@ from mcp_junction.api.routes import (
 from mcp_junction.api.tools import WithSchemas, by_position
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import CursorError, NotFound
-from mcp_junction.listener.capabilities import server_instructions
+from mcp_junction.listener.answers import server_instructions
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.redaction.texts import redact_text
 from mcp_junction.store.records import ServerRecord

@@ -14,8 +14,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.call import NOTHING_CARRIED, Call
 from mcp_junction.calls.deadlines import IdleLimit
 from mcp_junction.calls.methods import NAMED, with_name
 from mcp_junction.catalog.items import Route

@@ -1,18 +1,21 @@
-"""Call: one routed request of any kind, and the Snapshot that it is answered from."""
+"""Call: one routed request of any kind, and the Snapshot that it is answered from.
+
+Carried: what its request says about it beside the params that go to the server. REST has it in the
+body, HTTP in headers, MCP in members of ``_meta`` that begin with ``junction/``. They are taken out
+where a request is accepted, before anything is logged, hashed, cached or forwarded.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
-from mcp_junction.calls.methods import Address
-from mcp_junction.calls.route_cache import RouteCache
+from mcp_junction.calls.methods import Address, RouteCache
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import TOOLS, ListKind, Route
@@ -34,10 +37,36 @@ if TYPE_CHECKING:  # the stdio mode does without them
     from mcp_junction.policy.arguments import Arguments
     from mcp_junction.policy.decision import PolicyDecision
     from mcp_junction.policy.grants import Grant
+    from mcp_junction.policy.tokens import PresentedToken
     from mcp_junction.resilience.breakers import Permit
     from mcp_junction.telemetry.otlp import TraceContext
 
 Handler = Callable[["Call"], Awaitable[Outcome]]
+
+
+async def answer_with(outcome: Outcome) -> Outcome:
+    """Answer a call in a stage that is a plain function."""
+    return outcome
+
+
+class Carried(msgspec.Struct, frozen=True, gc=False):
+    """What a call carries for us, and no server sees."""
+
+    agent_id: str | None = None
+    """The agent that it is made for, by an administrator or an orchestrator."""
+    correlation_id: str | None = None
+    """The caller's own; where there is none, Junction makes one."""
+    ticket_id: str | None = None
+    task_id: str | None = None
+    idempotency_key: str | None = None
+    token: PresentedToken | None = None
+    traceparent: str | None = None
+    """The caller's place in a trace, where a header of its request says it."""
+    timeout: float = 0.0
+    """Seconds after which the call ends; 0 is no limit of the caller's."""
+
+
+NOTHING_CARRIED: Final = Carried()
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Carried
 from mcp_junction.catalog.items import Route
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.envelope import is_tool_error

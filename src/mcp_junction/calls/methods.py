@@ -1,4 +1,9 @@
-"""The methods of clients that lead to a server, and what in their params names it."""
+"""The methods of clients that lead to a server, what in their params names it, and the RouteCache.
+
+Clients call the same tools again and again, by names in the same bytes: the RouteCache remembers
+which route such a request led to. It holds look-ups in one catalog and is dropped with its
+snapshot. It decides nothing: every stage that may refuse a call runs each time.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,13 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, ListKind
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, ListKind, Route
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.errors import FrameError
 from mcp_junction.protocol import encode, frames
+from mcp_junction.protocol.names import Spelling
+from mcp_junction.protocol.param_headers import ParamHeader, encode_plain
 from mcp_junction.protocol.versions import INVALID_PARAMS
 
 
@@ -57,6 +66,11 @@ HANDSHAKE_CALLS: Final = frozenset(ALL_METHODS) - OF_TASKS
 STATELESS_CALLS: Final = frozenset(ALL_METHODS) - SUBSCRIBING
 """What stateless clients may call; they subscribe by ``subscriptions/listen``."""
 
+_join = b"".join
+MAX_CACHED_ROUTES: Final = 4096
+MAX_CACHED_NAME: Final = 256
+"""A longer name is looked up each time."""
+
 
 def address(method: str, params: dict[str, Raw]) -> Address:
     """What a routed request is for. Raises FrameError when its params do not say."""
@@ -88,3 +102,63 @@ def with_name(method: str, params: dict[str, Raw], raw_name: Raw) -> dict[str, R
     ref = frames.members(params["ref"])
     ref["name" if "name" in ref else "uri"] = raw_name
     return {**params, "ref": Raw(encode.dumps(ref))}
+
+
+class CachedRoute(msgspec.Struct, frozen=True):
+    """What a request is for, and the route that it leads to."""
+
+    method: str
+    address: Address
+    plain_headers: tuple[bytes, bytes] | None
+    """The expected headers of method and name; None where they must be compared in full."""
+    route: Route | None = None
+    """None if the stage ``resolve`` has to find it."""
+    headers: tuple[ParamHeader, ...] = ()
+    """The arguments that the client must repeat as headers."""
+
+
+class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
+    """The cached routes of all clients in one snapshot.
+
+    Keyed by all that a look-up depends on: spelling, Scope, method, and the bytes of the name.
+    """
+
+    def look_up(
+        self,
+        catalog: Catalog,
+        spelling: Spelling,
+        scope: Scope,
+        method: str,
+        params: dict[str, Raw],
+    ) -> CachedRoute:
+        """Look up what a request with a name is for; find it where it was not asked for before."""
+        found = self.get((spelling, scope, method, _join((params["name"],))))
+        return found or self.find(catalog, spelling, scope, method, params)
+
+    def find(
+        self,
+        catalog: Catalog,
+        spelling: Spelling,
+        scope: Scope,
+        method: str,
+        params: dict[str, Raw],
+    ) -> CachedRoute:
+        """Find what a request is for, and remember it. Raises FrameError as ``address`` does."""
+        target = address(method, params)
+        name = encode_plain(target.name)
+        plain = None if name is None else (method.encode(), name)
+        if method not in NAMED:
+            return CachedRoute(method, target, plain)
+        view = catalog.view(spelling, target.kind, scope)
+        route = view.find(target.name)
+        if route is None:
+            former = view.find_departed(target.name)  # its server may be back in time
+            marked = former.headers if former is not None else ()
+            return CachedRoute(method, target, None if marked else plain, headers=marked)
+        cached = CachedRoute(method, target, None if route.headers else plain, route, route.headers)
+        written = frames.octets(params["name"])
+        if len(written) <= MAX_CACHED_NAME:
+            if len(self) >= MAX_CACHED_ROUTES:  # a cache: it fills again
+                self.clear()
+            self[spelling, scope, method, written] = cached
+        return cached

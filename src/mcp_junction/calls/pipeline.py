@@ -21,7 +21,7 @@ from mcp_junction.calls.stages.authorize import authorize
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import RecordCall
 from mcp_junction.calls.stages.resolve import resolve
-from mcp_junction.calls.stages.subscribe import Register, Subscribe
+from mcp_junction.calls.stages.subscribe import Subscribe, Subscriptions
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream.outcome import Outcome
 
@@ -48,6 +48,12 @@ class BoundStage(Protocol):
 
 
 Stage = SimpleStage | BoundStage
+
+
+class MethodStage(NamedTuple):
+    """A BoundStage that is one method of something."""
+
+    bind: Callable[[Handler], Handler]
 
 
 class PlacedStage(NamedTuple):
@@ -94,7 +100,7 @@ class PipelineParts(NamedTuple):
     resume: Stage
     resolve_task: Stage
     own: Stage
-    register: Register
+    register: Subscriptions
     sinks: Sequence[CallSink] = ()
     intend: Stage | None = None
     """Writes to the audit, in strict mode, what is about to be sent."""

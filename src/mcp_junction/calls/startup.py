@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.methods import TASKS
-from mcp_junction.calls.own_arguments import name_of_tool
+from mcp_junction.calls.stages.own import name_of_tool
 from mcp_junction.catalog.items import RESOURCES
 from mcp_junction.catalog.live_catalog import LiveCatalog
 from mcp_junction.tasks import TaskScope

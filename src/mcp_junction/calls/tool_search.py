@@ -219,7 +219,8 @@ class ToolSearch:
 
     def _admit(self, finder: Finder, query: ToolQuery, view: View) -> _Admission:
         index = finder.index
-        if self._version != index.version or self._remembered() > _REMEMBERED:
+        remembered = sum(len(one.admitted.mask) for one in self._admissions.values())
+        if self._version != index.version or remembered > _REMEMBERED:
             self._admissions.clear()
             self._version = index.version
         key = (view, query.servers, query.with_own)
@@ -229,16 +230,13 @@ class ToolSearch:
         if query.tools is None:
             return found
         admitted = found.admitted.mask
-        chosen = (n for n in index.numbers_of(query.tools) if n < len(admitted) and admitted[n])
         mask = bytearray(len(admitted))
-        for number in chosen:
-            mask[number] = 1
+        for number in index.numbers_of(query.tools):
+            if number < len(admitted):
+                mask[number] = admitted[number]
         from mcp_junction.search.ranker_cache import KeyedMask
 
         return found._replace(admitted=KeyedMask.make(bytes(mask)))
-
-    def _remembered(self) -> int:
-        return sum(len(one.admitted.mask) for one in self._admissions.values())
 
     def _make_admission(
         self, finder: Finder, view: View, servers: frozenset[str] | None, with_own: bool

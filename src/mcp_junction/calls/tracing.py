@@ -20,7 +20,7 @@ from msgspec import Raw
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CALL_TOOL, CallEnded, CallSink
 from mcp_junction.calls.otlp_sender import OtlpSender
-from mcp_junction.calls.pipeline import ExtraStage
+from mcp_junction.calls.pipeline import ExtraStage, MethodStage
 from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, Route
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.envelope import is_tool_error
@@ -95,8 +95,11 @@ class Tracing:
         Without retries a call has one attempt, which begins after ``subscribe``.
         """
         inner = "breaker" if has_retries else "subscribe"
-        attempts = AttemptTracing(self, is_told=has_retries)
-        return [ExtraStage("record", CallTracing(self)), ExtraStage(inner, attempts)]
+        bind_attempt = self.bind_repeatable_attempt if has_retries else self.bind_attempt
+        return [
+            ExtraStage("record", MethodStage(self.bind_call)),
+            ExtraStage(inner, MethodStage(bind_attempt)),
+        ]
 
     # -- which calls
 
@@ -281,21 +284,6 @@ class Tracing:
         assert route is not None, "resolve comes first"
         key = _key_of(call.method, route, _error_of(call, outcome))
         self._attempts.add((*key, _transport_of(route)), (seconds,))
-
-
-class CallTracing:
-    """The stage around a whole call."""
-
-    def __init__(self, tracing: Tracing) -> None:
-        self.bind = tracing.bind_call
-
-
-class AttemptTracing:
-    """The stage around one attempt."""
-
-    def __init__(self, tracing: Tracing, *, is_told: bool = False) -> None:
-        """``is_told``: the stage ``retry`` tells ``Tracing.count_first`` of failed attempts."""
-        self.bind = tracing.bind_repeatable_attempt if is_told else tracing.bind_attempt
 
 
 # -- contexts

@@ -12,7 +12,7 @@ from mcp_junction.cli.printing import wait_with_progress
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
-from mcp_junction.listener.capabilities import server_instructions
+from mcp_junction.listener.answers import server_instructions
 from mcp_junction.redaction.texts import redact_error, redact_text
 from mcp_junction.upstream.connecting import init_error
 from mcp_junction.upstream.state import SERVING, SIMPLE_NAMES, ServerState

@@ -94,7 +94,7 @@ class LocalCredentials(Credentials):
         self._listening = self.tasks.spawn(self._serve(listener))
 
     async def _serve(self, listener: socket.socket) -> None:
-        from mcp_junction.listener.http.page_sessions import PageSessions
+        from mcp_junction.listener.http.pages import PageSessions
         from mcp_junction.listener.http.sign_in_pages import SignInPages
 
         url = self.public_url

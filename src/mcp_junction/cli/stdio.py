@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -50,10 +51,9 @@ def run(argv: list[str]) -> int:
     _need_streams()
     # What is imported here and below runs beside what was started before it: first the warden, then
     # the servers.
-    from mcp_junction.listener.stdout import restore_stdout, take_stdout
     from mcp_junction.upstream.headstart import head_start, start_warden
 
-    stdout = take_stdout()
+    stdout = _take_stdout()
     warden = start_warden()
     hide_secrets()
     try:
@@ -61,7 +61,7 @@ def run(argv: list[str]) -> int:
         config = read_config(given, lenient=given.lenient)
     except JunctionError:
         warden.dismiss()
-        restore_stdout(stdout)
+        _restore_stdout(stdout)
         raise
     sys.stdout = sys.stderr  # where stray prints end anyway; and they wait for nobody
     headstart = head_start(config, variables(), warden)
@@ -77,6 +77,20 @@ def _need_streams() -> None:
                 f"{name} is closed: a client speaks to this program on stdin and stdout; start it"
                 " with both, or use `mcp-junction serve`"
             )
+
+
+def _take_stdout() -> int:
+    """A file descriptor of the real stdout; from now on fd 1 is stderr."""
+    sys.stdout.flush()
+    real = os.dup(1)
+    os.dup2(2, 1)
+    return real
+
+
+def _restore_stdout(real: int) -> None:
+    """Nothing will be served: fd 1 is the real stdout again."""
+    os.dup2(real, 1)
+    os.close(real)
 
 
 def _epilog() -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Carried
 from mcp_junction.calls.events import CallEnded, CallSink
 from mcp_junction.catalog.items import Route
 from mcp_junction.eras.tickets import Continuation, Seal, Ticket, TicketOwner

@@ -8,21 +8,20 @@ passed on, so that a Junction behind it can be the one they are for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Raw
 
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Carried
 from mcp_junction.errors import FrameError
+from mcp_junction.listener.replies import Headers
 from mcp_junction.policy.principal import MAX_AGENT_ID
 from mcp_junction.policy.tokens import PresentedToken, read_token
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.cycles import ID_KEY
 from mcp_junction.protocol.versions import INVALID_PARAMS
 from mcp_junction.resilience.idempotency import check_key
-
-Headers = Mapping[bytes, bytes]
 
 MAX_CORRELATION_ID: Final = 128
 MAX_LABEL: Final = 255
@@ -111,13 +110,23 @@ def find_carrying(given: Sequence[tuple[bytes, bytes]], headers: Headers) -> Hea
     """Return ``headers`` if one of them carries something. Raises FrameError for a repeated one."""
     if HEADERS.isdisjoint(headers):
         return None
-    if len(given) != len(headers):
-        names = [name for name, _ in given]
-        for name in HEADERS:
-            if names.count(name) > 1:
-                words = f"the {name.decode()} header appears more than once"
-                raise FrameError(INVALID_PARAMS, words)
+    twice = find_repeated(given, HEADERS) if len(given) != len(headers) else None
+    if twice is not None:
+        raise FrameError(INVALID_PARAMS, f"the {twice.decode()} header appears more than once")
     return headers
+
+
+def find_repeated(
+    given: Sequence[tuple[bytes, bytes]], names: Collection[bytes], prefix: bytes | None = None
+) -> bytes | None:
+    """Find a header that appears twice: one of ``names``, or one that begins with ``prefix``."""
+    seen: set[bytes] = set()
+    for name, _ in given:
+        if name in names or (prefix is not None and name.startswith(prefix)):
+            if name in seen:
+                return name
+            seen.add(name)
+    return None
 
 
 def accept(params: dict[str, Raw], headers: Headers | None) -> Carried:

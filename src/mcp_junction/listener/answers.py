@@ -1,21 +1,30 @@
 """OwnAnswers: what Junction answers itself to clients of either era: greetings and lists.
 
-Which method of an era leads here is the dispatchers' business.
+Which method of an era leads here is the dispatchers' business. ServerSummary joins what servers say
+in their greetings. ListenerHost is what a listener needs of the rest of Junction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
+from mcp_junction.calls.call import Call, Snapshot
+from mcp_junction.calls.startup import ServerStartup
+from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import ListKind
-from mcp_junction.catalog.scope import Scope
+from mcp_junction.catalog.live_catalog import LiveCatalog
+from mcp_junction.catalog.scope import Scope, Scopes
+from mcp_junction.config.settings import Settings
+from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.errors import CursorError
-from mcp_junction.listener.capabilities import CAPABILITIES
-from mcp_junction.listener.host import ListenerHost
 from mcp_junction.listener.replies import Reply, refusal
+from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import cycles, encode
 from mcp_junction.protocol.cycles import ID_KEY
 from mcp_junction.protocol.merged_list import cursor_in
@@ -25,30 +34,138 @@ from mcp_junction.protocol.versions import (
     INVALID_PARAMS,
     SERVER_INFO_KEY,
     STATELESS_VERSIONS,
-    Era,
 )
+from mcp_junction.sessions.clients import ClientRelay
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import StatelessClient
+from mcp_junction.upstream.state import SERVING
+from mcp_junction.upstream.upstream import Upstream
 
+CAPABILITIES: Final[dict[str, Any]] = {
+    "tools": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "resources": {"subscribe": True, "listChanged": True},
+    "completions": {},
+    "logging": {},
+}
+
+Client = Session | StatelessClient
 ReplyOrLater = Reply | Coroutine[Any, Any, Reply]
 
 
-class ListingClient(Protocol):
-    """A client of either era, as far as lists depend on it."""
+class ServerSummary:
+    """Capabilities and instructions of the servers in a client's Scope."""
 
-    era: Era
-    spelling: Spelling
+    def __init__(
+        self,
+        servers: Mapping[str, Upstream],
+        live_catalog: LiveCatalog,
+        startup: ServerStartup,
+        settings: Settings,
+        junction_id: str,
+    ) -> None:
+        self._servers = servers
+        self._live_catalog = live_catalog
+        self._startup = startup
+        self._tokens = settings.instructions_tokens
+        self._wait = settings.instructions_wait_ms / 1000
+        self.junction_id = junction_id
+        """The id of this Junction, by which a cycle of them is found."""
+
+    def capabilities(self, scope: Scope) -> dict[str, Any]:
+        """What a stateless client can have: also the extensions of stateless servers."""
+        extensions: dict[str, Any] = {}
+        for _, server in self._servers_in(scope):
+            if server.greeting is not None:
+                extensions |= server.greeting.extensions
+        return {**CAPABILITIES, "extensions": extensions} if extensions else CAPABILITIES
+
+    def instructions(self, scope: Scope) -> str:
+        """The instructions of the servers in a Scope, as far as they are known by now.
+
+        Those of a single server stay as they are; those of several stand under their names.
+        """
+        texts = [(key, server_instructions(server)) for key, server in self._servers_in(scope)]
+        if len(texts) == 1:
+            return texts[0][1]
+        found = tuple((key, text) for key, text in texts if text)
+        if not found:
+            return ""
+        from mcp_junction.catalog.instructions import join
+
+        return join(found, self._tokens)
 
     @property
-    def scope(self) -> Scope: ...
+    def has_all_instructions(self) -> bool:
+        """Whether every server has sent its instructions, or is not waited for."""
+        return self._startup.check()
+
+    async def wait_for_instructions(self) -> None:
+        """Wait for the instructions of starting servers, at most ``instructions_wait_ms``."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._startup.wait(), self._wait)
+
+    def reachable_junctions(self, scope: Scope) -> set[str]:
+        """The ids of this Junction and of all Junctions behind the servers in a Scope."""
+        up = [server for _, server in self._servers_in(scope) if server.state in SERVING]
+        return {self.junction_id}.union(*(one.condition.reachable_junctions for one in up))
+
+    def _servers_in(self, scope: Scope) -> list[tuple[str, Upstream]]:
+        """The servers of which something is visible in a Scope."""
+        shows = self._live_catalog.catalog.shows_server
+        return [(key, server) for key, server in self._servers.items() if shows(scope, key)]
+
+
+def server_instructions(server: Upstream) -> str:
+    """Return one server's instructions, cleaned; empty while it is down."""
+    greeting = server.greeting
+    if server.link is None or greeting is None or not greeting.instructions:
+        return ""
+    # Imported where it is used: most servers say nothing, and its patterns take milliseconds.
+    from mcp_junction.catalog.instructions import clean
+
+    return clean(greeting.instructions)
+
+
+class ListenerHost(Protocol):
+    """What a listener needs of the rest. The composition root provides it."""
+
+    settings: Settings
+    parked_calls: ParkedCalls
+    """Where calls wait for their clients."""
+    quotas: Quotas
+    """The usage of every principal."""
+    scopes: Scopes
+    """What each client may see."""
+    summary: ServerSummary
+    """The capabilities and instructions of all servers together."""
+    relay: ClientRelay
+    """Passes on to servers what clients say to all of them."""
 
     @property
-    def has_listed(self) -> bool:
-        """Whether it has seen a list before: then it is not made to wait for another."""
+    def snapshot(self) -> Snapshot:
+        """The current snapshot."""
         ...
 
-    def note_listed(self, changed: str, generation: int) -> None:
-        """Note that it was shown a list; ``changed`` is how it is told of a change of it."""
+    @property
+    def is_settled(self) -> bool:
+        """Whether there was a moment at which every server was up or had failed."""
+        ...
+
+    async def wait_until_settled(self) -> None:
+        """Wait until it is settled, for a limited time."""
+        ...
+
+    async def wait_for_offer(self, call: Call) -> None:
+        """Wait until a server offers the target of ``call``, or all servers have started."""
+        ...
+
+    def spelling(self, endpoint: Endpoint, principal: Principal) -> Spelling:
+        """The spelling of names at an endpoint, for an unknown client."""
+        ...
+
+    def note_client(self, client: Client) -> None:
+        """Note the name and capabilities of a new client."""
         ...
 
 
@@ -94,7 +211,7 @@ class OwnAnswers:
         ours = b'"%b":%b' % (ID_KEY.encode(), encode.dumps(self._backend.summary.junction_id))
         return Reply(encode.compact_result_with(frame_id, payload, self._stateless_tail(ours)))
 
-    def _with_instructions(self, client: ListingClient, greeting: dict[str, Any]) -> dict[str, Any]:
+    def _with_instructions(self, client: Client, greeting: dict[str, Any]) -> dict[str, Any]:
         """A greeting with the instructions of the servers that a client sees, if there are any."""
         instructions = self._backend.summary.instructions(client.scope)
         return {**greeting, "instructions": instructions} if instructions else greeting
@@ -102,7 +219,7 @@ class OwnAnswers:
     # -- lists
 
     def list(
-        self, client: ListingClient, frame_id: bytes, kind: ListKind, params: dict[str, Raw]
+        self, client: Client, frame_id: bytes, kind: ListKind, params: dict[str, Raw]
     ) -> ReplyOrLater:
         """Answer with a page of a list; the first one waits until the servers are up."""
         try:
@@ -116,7 +233,7 @@ class OwnAnswers:
 
     def _page(
         self,
-        client: ListingClient,
+        client: Client,
         frame_id: bytes,
         kind: ListKind,
         cursor: str | None,

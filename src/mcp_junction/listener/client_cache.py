@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.errors import FrameError
-from mcp_junction.listener.host import ListenerHost
+from mcp_junction.listener.answers import ListenerHost
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.envelope import RequestEnvelope

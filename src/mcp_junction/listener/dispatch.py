@@ -8,20 +8,18 @@ ReplyChannel.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Channel
 from mcp_junction.calls.methods import HANDSHAKE_CALLS, NAMED, address
 from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError
-from mcp_junction.listener.answers import OwnAnswers, ReplyOrLater
-from mcp_junction.listener.host import ListenerHost
+from mcp_junction.listener.answers import ListenerHost, OwnAnswers, ReplyOrLater
 from mcp_junction.listener.replies import (
     Accept,
     CollectedReply,
+    Headers,
     Reply,
     ReplyChannel,
     Rest,
@@ -36,7 +34,7 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.envelope import check_client_info, progress_token
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.names import spelling_for
-from mcp_junction.protocol.requests import ClientRequest, read_cancellation
+from mcp_junction.protocol.requests import BatchPart, ClientRequest, read_cancellation
 from mcp_junction.protocol.versions import (
     FIRST_WITH_LINKS,
     INVALID_PARAMS,
@@ -48,11 +46,6 @@ from mcp_junction.protocol.versions import (
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.outcome import RESULT
-
-if TYPE_CHECKING:
-    from mcp_junction.calls.call import Channel
-    from mcp_junction.listener.header_check import Headers
-    from mcp_junction.protocol.requests import BatchPart
 
 _Handler = Callable[[Session, bytes, Frame], ReplyOrLater]
 

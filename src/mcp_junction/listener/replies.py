@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Channel
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Carried, Channel
+from mcp_junction.calls.methods import READ
 from mcp_junction.errors import FrameError
 from mcp_junction.policy.quotas import Quotas
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.correlation import new_correlation_id
+from mcp_junction.protocol.envelope import ResultEnvelope, has_no_envelope, to_stateless_result
 from mcp_junction.protocol.versions import (
     APPROVAL_NEEDED,
     CIRCUIT_OPEN,
@@ -37,9 +38,6 @@ from mcp_junction.protocol.versions import (
     UNSUPPORTED_VERSION,
 )
 from mcp_junction.upstream.outcome import CANCELLED, ERROR, SUSPENDED, Delivery, Outcome
-
-if TYPE_CHECKING:
-    from mcp_junction.listener.header_check import Headers
 
 HTTP_STATUS: Final = {
     PARSE_ERROR: 400,
@@ -64,8 +62,11 @@ _WAITING: Final = frozenset((429, 503))
 """The statuses that say when to try again."""
 _LONGEST_WAIT: Final = 24 * 3600.0
 _UNANSWERABLE: Final = b"null"
+_join: Final = b"".join  # ``frames.octets``, for the result of every call
 
-Accept = Callable[[dict[str, Raw], "Headers | None"], Carried]
+Headers = Mapping[bytes, bytes]
+
+Accept = Callable[[dict[str, Raw], Headers | None], Carried]
 """Takes out of a request what it carries for us (``acceptance.py``)."""
 
 Rest = Coroutine[Any, Any, None] | None
@@ -174,6 +175,25 @@ def refuse_call(
 
 
 # -- making them
+
+
+class ResultWriter:
+    """Writes results of calls with the envelope of the stateless era around them."""
+
+    def __init__(self, name: str, version: str) -> None:
+        server = encode.dumps({"name": name, "version": version})
+        self._envelope = ResultEnvelope(server)
+        self._read_envelope = ResultEnvelope(server, b'"ttlMs":0,"cacheScope":"private",')
+
+    def result(self, method: str, frame_id: bytes, outcome: Outcome) -> bytes:
+        """Write a result as a frame; one of a stateless server stays as it is."""
+        if outcome.is_enveloped:
+            return encode.result(frame_id, outcome.payload)
+        text = _join((outcome.payload,))
+        envelope = self._envelope if method != READ else self._read_envelope
+        if has_no_envelope(text):
+            return encode.result_with_head(frame_id, envelope.ready, text)
+        return encode.result(frame_id, to_stateless_result(text, envelope))
 
 
 def refusal(

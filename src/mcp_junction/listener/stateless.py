@@ -15,23 +15,20 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Channel, Handler
-from mcp_junction.calls.carried import NOTHING_CARRIED, Carried
-from mcp_junction.calls.methods import READ, STATELESS_CALLS
-from mcp_junction.calls.route_cache import CachedRoute
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Carried, Channel, Handler
+from mcp_junction.calls.methods import OF_TASKS, STATELESS_CALLS, CachedRoute
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import BY_LIST
 from mcp_junction.errors import FrameError, RequestStateError
-from mcp_junction.listener import header_check
-from mcp_junction.listener.answers import OwnAnswers, ReplyOrLater
+from mcp_junction.listener.answers import ListenerHost, OwnAnswers, ReplyOrLater
 from mcp_junction.listener.client_cache import ClientCache, SenderInfo
-from mcp_junction.listener.header_check import Headers
-from mcp_junction.listener.host import ListenerHost
 from mcp_junction.listener.replies import (
     Accept,
+    Headers,
     Reply,
     ReplyChannel,
     Rest,
+    ResultWriter,
     finish,
     refusal,
     refuse_call,
@@ -41,36 +38,18 @@ from mcp_junction.listener.replies import (
 )
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
-from mcp_junction.protocol import encode, frames
-from mcp_junction.protocol.envelope import ResultEnvelope, has_no_envelope, to_stateless_result
+from mcp_junction.protocol import frames, param_headers
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.requests import ClientRequest
-from mcp_junction.protocol.versions import INVALID_PARAMS, METHOD_NOT_FOUND
+from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
 from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
 _MAX_WATCHED: Final = 1000
+_NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+"""What the Mcp-Name header repeats."""
 _join: Final = b"".join  # ``frames.octets``, for the channel of every call
-
-
-class ResultWriter:
-    """Writes results of calls with the envelope of the stateless era around them."""
-
-    def __init__(self, name: str, version: str) -> None:
-        server = encode.dumps({"name": name, "version": version})
-        self._envelope = ResultEnvelope(server)
-        self._read_envelope = ResultEnvelope(server, b'"ttlMs":0,"cacheScope":"private",')
-
-    def result(self, method: str, frame_id: bytes, outcome: Outcome) -> bytes:
-        """Write a result as a frame; one of a stateless server stays as it is."""
-        if outcome.is_enveloped:
-            return encode.result(frame_id, outcome.payload)
-        text = _join((outcome.payload,))
-        envelope = self._envelope if method != READ else self._read_envelope
-        if has_no_envelope(text):
-            return encode.result_with_head(frame_id, envelope.ready, text)
-        return encode.result(frame_id, to_stateless_result(text, envelope))
 
 
 class StatelessDispatcher:
@@ -178,7 +157,7 @@ class StatelessDispatcher:
     ) -> Rest:
         """Answer a request that goes to no server."""
         if headers is not None:
-            header_check.check(headers, sender.version, method)
+            _check_method(headers, sender.version, method)
         client = sender.client
         if client is None:
             reply: ReplyOrLater = refuse_version(frame_id, params["_meta"])
@@ -313,15 +292,45 @@ class StatelessDispatcher:
                 running.drop(reason)
 
 
+# -- the headers that repeat what a body says
+
+
 def _check_headers(
     headers: Headers, version: bytes, cached: CachedRoute, params: dict[str, Raw]
 ) -> None:
     """Compare headers with the routed request that they repeat. Raises FrameError."""
-    if cached.plain_headers is not None and header_check.is_plain(
-        headers, version, *cached.plain_headers
-    ):
-        return
-    header_check.check(headers, version, cached.method)
-    header_check.check_name(headers, cached.method, cached.address.name)
+    get = headers.get
+    if cached.plain_headers is not None:  # written as nearly all write them
+        method, name = cached.plain_headers
+        if (
+            get(b"mcp-name") == name
+            and get(b"mcp-method") == method
+            and get(b"mcp-protocol-version") == version
+        ):
+            return
+    _check_method(headers, version, cached.method)
+    _check_name(headers, cached.method, cached.address.name)
     if cached.headers:
-        header_check.check_arguments(headers, cached.headers, params)
+        arguments = params.get("arguments") or b"{}"
+        wrong = param_headers.find_mismatch(cached.headers, arguments, headers)
+        if wrong is not None:
+            raise FrameError(HEADER_MISMATCH, wrong)
+
+
+def _check_method(headers: Headers, version: bytes, method: str) -> None:
+    """Compare the headers that every request has with its body. Raises FrameError."""
+    if headers.get(b"mcp-protocol-version") != version:
+        words = "the MCP-Protocol-Version header is not the version in params._meta"
+        raise FrameError(HEADER_MISMATCH, words)
+    if headers.get(b"mcp-method") != method.encode():
+        raise FrameError(HEADER_MISMATCH, "the Mcp-Method header is not the method of the body")
+
+
+def _check_name(headers: Headers, method: str, name: str) -> None:
+    """Compare the header that repeats the target. Raises FrameError."""
+    value = headers.get(b"mcp-name")
+    key = _NAMED.get(method)
+    if key is None and value is not None and method in OF_TASKS:
+        key = "taskId"  # an extension's: the header must be right, but need not be there
+    if key is not None and (value is None or param_headers.decode_value(value) != name):
+        raise FrameError(HEADER_MISMATCH, f"the Mcp-Name header is not params.{key}")

@@ -13,7 +13,6 @@ import select
 import stat
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
@@ -23,12 +22,10 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol import envelope, frames, requests
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.lines import LineReader, Overlong
+from mcp_junction.protocol.requests import BatchPart
 from mcp_junction.protocol.versions import BATCH_VERSIONS, INVALID_REQUEST, STATELESS_VERSIONS
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
-
-if TYPE_CHECKING:
-    from mcp_junction.protocol.requests import BatchPart
 
 _DROP_ABOVE = 8 * 1024 * 1024
 _PAUSE_ABOVE = 64 * 1024 * 1024
@@ -195,21 +192,16 @@ class StdioListener:
         try:
             if session.protocol_version not in BATCH_VERSIONS:
                 raise error
-            # Imported where it is used: hardly a client does this.
-            from mcp_junction.protocol.requests import split_batch
-
-            parts = split_batch(line)
+            parts = requests.split_batch(line)
         except FrameError as refused:
             self.send(refuse_bytes(refused))
         else:
             self._tasks.spawn(self._answer_batch(session, parts))
 
     async def _answer_batch(self, session: Session, parts: list[BatchPart]) -> None:
-        from mcp_junction.protocol.requests import join_answers
-
         answers = await self._dispatcher.answer_batch(session, parts, self)
         if answers:
-            self.send(join_answers(answers))
+            self.send(requests.join_answers(answers))
 
     def _too_long(self, line: Overlong) -> FrameError:
         message = f"a line of {line.size} bytes is over the limit of {line.limit} (max_line_bytes)"

@@ -1,7 +1,7 @@
 """ConnectedClients: holds the connected clients, and notifies them of changed lists.
 
 ClientRelay: passes notifications of clients on to servers, and ends what servers hold for them.
-Subscriptions: the subscribers of each resource. Coalescer: one notification for many changes.
+Coalescer: one notification for many changes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Raw
 
 from mcp_junction.calls.call import Snapshot
+from mcp_junction.calls.stages.subscribe import Subscriptions
 from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair
@@ -50,63 +51,6 @@ class Coalescer:
         self._tell()
 
 
-class Subscriptions:
-    """The subscribers by server and URI, each with the URI that it subscribed to."""
-
-    def __init__(self) -> None:
-        self._wanted: dict[tuple[str, str], dict[object, str]] = {}
-
-    def add(self, server: str, uri: str, session: object, name: str) -> None:
-        self._wanted.setdefault((server, uri), {})[session] = name
-
-    def remove(self, server: str, uri: str, session: object) -> bool:
-        """Remove one subscription; return whether it was the last."""
-        sessions = self._wanted.get((server, uri))
-        if sessions is None:
-            return True
-        sessions.pop(session, None)
-        if sessions:
-            return False
-        del self._wanted[server, uri]
-        return True
-
-    def drop(self, session: object) -> list[tuple[str, str]]:
-        """Remove a session; return the resources that nobody else wants."""
-        mine = [key for key, sessions in self._wanted.items() if session in sessions]
-        return [key for key in mine if self.remove(*key, session)]
-
-    def of_subscriber(self, subscriber: object) -> list[tuple[str, str]]:
-        """The server and the URI of all that one has subscribed to."""
-        return [key for key, subscribers in self._wanted.items() if subscriber in subscribers]
-
-    @property
-    def subscribers(self) -> set[object]:
-        """All that have subscribed to something."""
-        return {one for subscribers in self._wanted.values() for one in subscribers}
-
-    def of(self, server: str, session: object = None) -> list[str]:
-        """Every URI of a server that someone subscribed to, or that one session did."""
-        return [
-            uri
-            for (key, uri), sessions in self._wanted.items()
-            if key == server and (session is None or session in sessions)
-        ]
-
-    def rename(self, old: str, new: str) -> None:
-        """Move the subscriptions of a server to its new key."""
-        for key, uri in [known for known in self._wanted if known[0] == old]:
-            self._wanted[new, uri] = self._wanted.pop((key, uri))
-
-    def forget(self, server: str) -> None:
-        """Remove the subscriptions to a server that is gone."""
-        for known in [known for known in self._wanted if known[0] == server]:
-            del self._wanted[known]
-
-    def names(self, server: str, uri: str) -> dict[object, str]:
-        """The subscribers of an address, and the name each uses for it."""
-        return dict(self._wanted.get((server, uri), ()))
-
-
 class ConnectedClients:
     """Every session, every listening stream, and their subscriptions."""
 
@@ -139,7 +83,9 @@ class ConnectedClients:
 
     async def set_log_level(self, upstream: Upstream) -> None:
         """Tell a server the lowest log level that a client of it wants."""
-        sessions = self.sessions if upstream.session is None else {_session_of(upstream)}
+        own = upstream.session
+        assert own is None or isinstance(own, Session)
+        sessions = self.sessions if own is None else {own}
         wanted = [one.log_level or 0 for one in sessions if one.is_open and one.may_call]
         if wanted:
             await upstream.set_log_level(LOG_LEVELS[min(wanted)], exactly=True)
@@ -246,8 +192,3 @@ def _last_visible(changes: Sequence[tuple[int, ListChange]], scope: Scope) -> in
         ),
         -1,
     )
-
-
-def _session_of(upstream: Upstream) -> Session:
-    assert isinstance(upstream.session, Session)
-    return upstream.session

@@ -89,7 +89,9 @@ class ServerMessages:
                 continue
             if is_shared or name != uri:
                 known = {} if is_shared else params
-                subscriber.notify(frame.method, encode.dumps(known | {"uri": _quoted(name)}))
+                subscriber.notify(
+                    frame.method, encode.dumps(known | {"uri": Raw(encode.dumps(name))})
+                )
             else:
                 subscriber.notify(frame.method, frame.params)
 
@@ -148,7 +150,3 @@ class ServerMessages:
             and session.principal.is_same(user)
             and session.scope.could_see(upstream.key)
         ]
-
-
-def _quoted(text: str) -> Raw:
-    return Raw(encode.dumps(text))

@@ -20,7 +20,6 @@ from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import (
     LATEST_HANDSHAKE,
     LOG_LEVELS,
-    LOG_MESSAGE,
     METHOD_NOT_FOUND,
     Era,
 )
@@ -176,11 +175,6 @@ class Session:
     def wants_log(self, params: Raw, level: int | None = None) -> bool:
         """Whether the client wants log messages of this one's level, as it has set it."""
         return envelope.has_level(params, self.log_level or 0)
-
-    def log(self, params: Raw) -> None:
-        """Pass on a server's log message, if the client wants it."""
-        if self.wants_log(params):
-            self.notify(LOG_MESSAGE, params)
 
     def offer_log(self, rank: int, message: bytes) -> None:
         """Send an encoded log message of level ``rank``, if the client wants that level."""

@@ -10,6 +10,7 @@ from mcp_junction.calls.events import CallSink
 from mcp_junction.calls.pipeline import UNGOVERNED, ExtraStage, GovernedStages, PipelineParts
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.own import OwnTools
+from mcp_junction.calls.stages.subscribe import Subscriptions
 from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.eras.links import EraLinks
@@ -17,7 +18,6 @@ from mcp_junction.eras.parked import ParkedCalls
 from mcp_junction.eras.resume import Resume
 from mcp_junction.eras.tickets import ResolveTask, Seal
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.sessions.clients import Subscriptions
 from mcp_junction.tasks import TaskScope
 
 PARKED_SECONDS: Final = 600.0

@@ -128,7 +128,7 @@ def _describe_call(ended: CallEnded) -> Entry:
         attempts=outcome.attempts,
         latency_ms=ended.seconds * 1000,
         # A long result must not be kept until the row is encoded.
-        result=octets(payload) if is_short else _beginning(payload),
+        result=octets(payload) if is_short else bytes(memoryview(payload)[:LOOKED_AT]),
         detail=None if denial is None else {"reason": denial, "count": 1},
         closes=intent,
         agent_id=None if carried.agent_id is None else _acting_agent(ended),
@@ -209,7 +209,3 @@ def _questions(payload: Raw | bytes) -> bytes:
     asked = frames.members(payload)
     asked.pop("requestState", None)
     return encode.dumps(asked)
-
-
-def _beginning(payload: Raw | bytes) -> bytes:
-    return bytes(memoryview(payload)[:LOOKED_AT])

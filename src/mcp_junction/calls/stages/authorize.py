@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final
 
-from mcp_junction.calls.call import Call, Handler
-from mcp_junction.calls.carried import NOTHING_CARRIED
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Handler
 from mcp_junction.calls.methods import OWN
 from mcp_junction.policy.principal import RIGHTS, ActingRefusal, Right, resolve_acting_agent
 from mcp_junction.protocol.versions import DENIED

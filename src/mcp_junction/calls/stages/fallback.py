@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CallEnded, CallSink
-from mcp_junction.calls.failures import find_failure, is_servers_fault, may_have_run
+from mcp_junction.calls.failures import conclude, find_failure, is_servers_fault, may_have_run
 from mcp_junction.calls.pipeline import Stage, compose
 from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.catalog.items import TOOLS, Route
@@ -71,7 +71,7 @@ class FallbackCalls:
                 return latest.counted(call.attempts, latest.target)
             if may_have_run(latest):
                 last, is_repeatable = latest, substitute.facts.hints.is_repeatable
-        return _end(call, outcome)
+        return conclude(call, outcome, outcome.target)
 
     async def _resume(
         self, call: Call, targets: Iterable[FallbackTarget], following: Handler
@@ -89,8 +89,9 @@ class FallbackCalls:
 
     def _derive(self, call: Call, target: FallbackTarget) -> Call | None:
         """Make the call of a target; None where it cannot be called, or this caller may not."""
+        assert call.route is not None, "resolve comes first"
         route = _find_route(call, target)
-        if route is None or route.pair == _pair(call):
+        if route is None or route.pair == call.route.pair:
             return None
         params, sent = call.params, None
         try:
@@ -105,7 +106,6 @@ class FallbackCalls:
             return None
         if decision.needs_approval:  # nobody was asked about the target
             return None
-        assert call.route is not None
         return msgspec.structs.replace(
             call,
             route=route,
@@ -154,10 +154,6 @@ class FallbackCalls:
         return latest
 
 
-def _pair(call: Call) -> Pair | None:
-    return None if call.route is None else call.route.pair
-
-
 def _find_route(call: Call, target: FallbackTarget) -> Route | None:
     """Find a target by the id of its server and its own name, whatever the caller sees."""
     catalog = call.snapshot.catalog
@@ -185,13 +181,6 @@ def _is_answer(outcome: Outcome) -> bool:
     if failure is None:
         return True
     return not is_servers_fault(failure) and failure.kind is not FailureKind.OWN_REFUSAL
-
-
-def _end(call: Call, outcome: Outcome) -> Outcome:
-    """Return the outcome of a call that no target could take over."""
-    if call.may_have_run and outcome.delivery is Delivery.NOT_SENT:
-        outcome = outcome.with_delivery(Delivery.UNKNOWN)
-    return outcome.counted(call.attempts, outcome.target)
 
 
 def _describe_end(call: Call, outcome: Outcome) -> CallEnded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from mcp_junction.calls.attempt import Adapter, Attempt, LinkChoice, timeout_of
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, answer_with
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.catalog.items import Route
 from mcp_junction.resilience.clock import Clock
@@ -30,7 +30,7 @@ class Forward:
         route = call.route
         assert route is not None, "resolve comes first"
         if call.ended_by is not None:  # between two attempts: there is no further one
-            return _as_awaitable(call.ended_by.counted(call.attempts, route.canonical))
+            return answer_with(call.ended_by.counted(call.attempts, route.canonical))
         upstream = route.upstream
         link: Link | None = upstream.link
         if link is not None:
@@ -67,7 +67,3 @@ class Forward:
             return await adapter.send(attempt, upstream, link)
         finally:
             self._deadlines.end(attempt)
-
-
-async def _as_awaitable(outcome: Outcome) -> Outcome:
-    return outcome

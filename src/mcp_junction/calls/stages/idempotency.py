@@ -86,10 +86,8 @@ class RunOnce:
             read = call.arguments or await _read(call.params.get("arguments") or b"")
         except ArgumentsError as error:
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
-        arguments = read.hash
-        may_run = call.decision is None or not call.decision.replay_only
         try:
-            verdict = await self._claim(call, key, arguments, may_run)
+            verdict = await self._claim(call, key, read.hash)
         except StoreError:
             return outcomes.failed(SERVER_UNAVAILABLE, _NO_STORE, Delivery.NOT_SENT)
         if verdict is None:
@@ -101,9 +99,8 @@ class RunOnce:
             return outcomes.failed(DENIED, _USED_TOKEN, Delivery.NOT_SENT)
         return await self._execute(call, verdict.claim_id, following)
 
-    async def _claim(
-        self, call: Call, key: str, arguments: str, may_run: bool
-    ) -> ClaimVerdict | None:
+    async def _claim(self, call: Call, key: str, arguments: str) -> ClaimVerdict | None:
+        may_run = call.decision is None or not call.decision.replay_only
         call.may_have_run = True  # if it ends while it waits: the one that it waits for may run
         try:
             return await self._claims.claim(

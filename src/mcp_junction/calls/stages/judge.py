@@ -3,22 +3,21 @@
 What an agent does not see looks unknown to it, exactly as ``resolve`` answers an unknown name.
 Whoever acts for an agent that it names is told that the call is denied, and why; so is an agent
 whose call of a tool that it sees lacks a token. Nothing is spent, counted or stored here.
+JudgedCall is what the conditions of grants can read of a call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
-from mcp_junction.calls.call import Call, Handler
-from mcp_junction.calls.carried import NOTHING_CARRIED
-from mcp_junction.calls.judged_call import JudgedCall
-from mcp_junction.calls.methods import NAMED, OWN, TASKS
-from mcp_junction.calls.pipeline import BoundStage
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Handler
+from mcp_junction.calls.methods import COMPLETE, NAMED, OF_TASKS, OWN, SUBSCRIBING, TASKS
+from mcp_junction.calls.pipeline import MethodStage
 from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.calls.stages.resolve import refuse_unknown
 from mcp_junction.calls.stages.validate import refuse as refuse_arguments
@@ -31,6 +30,7 @@ from mcp_junction.policy.decision import FOREVER, TOKEN, ConditionSubject, Polic
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol import frames
 from mcp_junction.protocol.versions import INVALID_PARAMS, STATELESS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
@@ -40,6 +40,42 @@ _REVOKED: Final = "what allowed the call was revoked or has expired; ask for a n
 _NO_STATE: Final = b"null"
 _NO_TASK: Final = "there is no such task"
 _MAX_DECIDED: Final = 20_000
+_UNJUDGED: Final = frozenset((COMPLETE, *OF_TASKS, *SUBSCRIBING))
+"""The methods that have no arguments to be judged."""
+
+
+class JudgedCall(msgspec.Struct, frozen=True):
+    """A call as the policy reads it.
+
+    Its arguments are read in one way only, or refused, because they are sent as they are.
+    """
+
+    call: Call
+    arguments: Arguments | None = None
+    """Of a fallback target, what it is sent in place of the caller's."""
+
+    def read_arguments(self) -> Arguments | None:
+        """Return the arguments that are sent. Raises ArgumentsError."""
+        if self.arguments is not None:
+            return self.arguments
+        return None if self.call.method in _UNJUDGED else self.call.read_arguments()
+
+    def read_field(self, name: str) -> str | None:
+        """Return a field of ``request``."""
+        call = self.call
+        if name == "endpoint":
+            return call.caller.endpoint.name
+        if name == "client":
+            return frames.text(frames.members(call.caller.hello().client).get("name"))
+        if name == "correlation_id":
+            return call.correlation_id
+        return call.carried.ticket_id if name == "ticket_id" else call.carried.task_id
+
+    def read_claims(self) -> Mapping[str, Any]:
+        """Return what the credential of the acting agent claims; nobody speaks for another."""
+        principal = self.call.caller.principal
+        is_own = self.call.carried.agent_id in (None, principal.id)
+        return principal.claims.values if is_own else {}
 
 
 class _Decided(msgspec.Struct, frozen=True, gc=False):
@@ -64,12 +100,6 @@ class _Judged(msgspec.Struct, frozen=True, gc=False):
     decided: _Decided
     condition: GrantCondition
     grants: GrantSet
-
-
-class _Bound(NamedTuple):
-    """A stage that is one method of something."""
-
-    bind: Callable[[Handler], Handler]
 
 
 class Authorizer:
@@ -114,9 +144,9 @@ class Authorizer:
     # -- before anything else is done
 
     @property
-    def authorize(self) -> BoundStage:
+    def authorize(self) -> MethodStage:
         """The stage that passes on a call that the policy allows, and refuses any other."""
-        return _Bound(self._bind_authorize)
+        return MethodStage(self._bind_authorize)
 
     def _bind_authorize(self, following: Handler) -> Handler:
         decided, policy, now = self._decided, self._policy, self._now
@@ -234,9 +264,9 @@ class Authorizer:
     # -- before each attempt, and before a parked call goes on
 
     @property
-    def recheck(self) -> BoundStage:
+    def recheck(self) -> MethodStage:
         """The stage that refuses an attempt of a call that is not allowed any more."""
-        return _Bound(self._bind_recheck)
+        return MethodStage(self._bind_recheck)
 
     def _bind_recheck(self, following: Handler) -> Handler:
         policy = self._policy

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections import OrderedDict
 from collections.abc import Awaitable
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.methods import READ
 from mcp_junction.calls.stages.resolve import refuse_unknown
 from mcp_junction.catalog.items import TOOLS
@@ -29,7 +29,6 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, Outcome
 
-CALL_TOOL: Final = "tools/call"
 SCHEME: Final = "junction-result:"
 _URI: Final = re.compile(rf"{SCHEME}([\w-]{{16,64}})(?:\?page=([1-9]\d{{0,8}}))?\Z")
 KEPT_SECONDS: Final = 3600.0
@@ -61,11 +60,8 @@ class LargeResults:
     def __init__(self, clock: Clock, tokens: int) -> None:
         self._clock = clock
         self._tokens = tokens
-        self._kept: OrderedDict[str, LinkedResult] = OrderedDict()
+        self._kept: dict[str, LinkedResult] = {}
         self._size = 0
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         if call.method == READ and call.name.startswith(SCHEME):
@@ -107,9 +103,11 @@ class LargeResults:
         kept = LinkedResult(caller.principal, caller.endpoint.name, pair, text, mime, page, now)
         self._kept[name] = kept
         self._size += len(text)
-        while self._size > _MOST_BYTES or self._is_over(next(iter(self._kept.values()))):
-            _, oldest = self._kept.popitem(last=False)
-            self._size -= len(oldest.text)
+        while len(self._kept) > 1:  # the latest stays, however large it is: its link is given
+            oldest = next(iter(self._kept))
+            if self._size <= _MOST_BYTES and not self._is_over(self._kept[oldest]):
+                break
+            self._size -= len(self._kept.pop(oldest).text)
         return f"{SCHEME}{name}"
 
     def _is_over(self, kept: LinkedResult) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable
 
-from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.call import Call, Handler, answer_with
 from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.versions import RATE_LIMITED
@@ -39,7 +39,7 @@ class LimitCalls:
             target = facts.target
             found = take(decision.agent_id, target.server_id, target.name, grants)
             if isinstance(found, Limited):
-                return _answer(rate_limited(found))
+                return answer_with(rate_limited(found))
             call.grant = found
             return following(call)
 
@@ -56,7 +56,3 @@ def rate_limited(limited: Limited) -> Outcome:
     return outcomes.failed(
         RATE_LIMITED, message, Delivery.NOT_SENT, retry_after_ms=wait_ms, limit=limited.name
     )
-
-
-async def _answer(outcome: Outcome) -> Outcome:
-    return outcome

@@ -14,8 +14,8 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CALL_TOOL, CallEnded, CallSink, log_call
 from mcp_junction.calls.events import log as call_log
-from mcp_junction.calls.hidden import find_hidden
 from mcp_junction.calls.methods import OWN
+from mcp_junction.calls.stages.resolve import find_hidden
 from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.clock import Clock

@@ -1,4 +1,8 @@
-"""Resolve: from the name a caller used to a route. A look-up in the view; no I/O."""
+"""Resolve: from the name a caller used to a route. A look-up in the view; no I/O.
+
+``find_hidden`` finds what an unknown name leads to that its caller may not see, for the audit
+alone: nothing of what it finds may reach the caller.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.call import Call, Handler, answer_with
 from mcp_junction.calls.methods import OWN, READ, Address
-from mcp_junction.calls.own_arguments import unwrap_call_tool
-from mcp_junction.catalog.items import RESOURCES, TOOLS
+from mcp_junction.calls.stages.own import unwrap_call_tool
+from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, Route
 from mcp_junction.catalog.own_tools import SIGN_IN, SIGNED_IN
 from mcp_junction.catalog.resources import rewrite_contents
+from mcp_junction.catalog.scope import everything_at
 from mcp_junction.catalog.view import View
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.names import Pair, name_prefixes
@@ -29,7 +34,7 @@ _SHOWN_CANDIDATES = 20
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     """Find the route of a call, unless it was remembered; refuse an unknown name."""
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up
-        return _answer_with(call.ended_by)
+        return answer_with(call.ended_by)
     if call.route is not None:  # remembered from a request like it
         return following(call)
     caller, address = call.caller, call.address
@@ -65,19 +70,23 @@ def _resolve_at_server(call: Call, server: str, following: Handler) -> Awaitable
     upstream = call.snapshot.servers.get(server)
     if upstream is None or not call.snapshot.catalog.has_server(call.caller.scope, server):
         message = f"there is no server {server!r}"
-        return _answer_with(
+        return answer_with(
             outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, server=server)
         )
     view, name = _shown(call), call.address.name
-    spelled = view.name_of(Pair(server, name))
-    known = name if spelled is None else spelled
-    route = view.find(known) or view.find_departed(known)  # it may be back in time
-    if route is not None and route.pair.server == server:
-        call.route = route
+    call.route = _find_at_server(view, server, name)
+    if call.route is not None:
         return following(call)
     if upstream.state in SERVING:
         return refuse_unknown(call)
-    return _answer_with(upstream.unavailable())
+    return answer_with(upstream.unavailable())
+
+
+def _find_at_server(view: View, server: str, name: str) -> Route | None:
+    spelled = view.name_of(Pair(server, name))
+    known = name if spelled is None else spelled
+    route = view.find(known) or view.find_departed(known)  # it may be back in time
+    return route if route is not None and route.pair.server == server else None
 
 
 def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -92,7 +101,7 @@ def _resolve_own_name(call: Call, following: Handler) -> Awaitable[Outcome]:
         candidates = [view.name_of(pair) for pair in pairs[:_SHOWN_CANDIDATES]]
         message = f"{len(pairs)} servers have a tool of this name; use its namespaced name"
         facts: dict[str, Any] = {"candidates": candidates, "total": len(pairs)}
-        return _answer_with(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
+        return answer_with(outcomes.failed(INVALID_PARAMS, message, Delivery.NOT_SENT, **facts))
     if pairs:
         known = view.name_of(pairs[0]) or name
         call.route = view.find(known) or view.find_departed(known)
@@ -103,10 +112,6 @@ def _shown(call: Call) -> View:
     """The view of a caller, for names that the answer mentions."""
     caller = call.caller
     return call.snapshot.catalog.show(caller.spelling, call.address.kind, caller.scope)
-
-
-async def _answer_with(outcome: Outcome) -> Outcome:
-    return outcome
 
 
 async def refuse_unknown(call: Call) -> Outcome:
@@ -179,3 +184,32 @@ def _refuse_resource(call: Call) -> Outcome:
 
 def _shorten(name: str) -> str:
     return name if len(name) <= _QUOTED else name[:_QUOTED] + "…"
+
+
+# -- for the audit
+
+
+def find_hidden(call: Call) -> Route | None:
+    """Find what a call without a route would have led to, had its caller been allowed to see it."""
+    scope, kind = call.caller.scope, call.address.kind
+    if scope.grants is None or kind not in (TOOLS, PROMPTS, RESOURCES):
+        return None
+    everything, catalog = everything_at(scope.endpoint), call.snapshot.catalog
+    if kind is RESOURCES:
+        view = catalog.resources(everything)
+        find = view.find_template if call.address.is_template else view.find
+        found = find(call.name)
+    else:
+        found = _find_named(call.address, catalog.view(call.caller.spelling, kind, everything))
+    return None if found is None or scope.admits(kind, found.pair) else found
+
+
+def _find_named(address: Address, view: View) -> Route | None:
+    name = address.name
+    if address.server is not None:
+        return _find_at_server(view, address.server, name)
+    route = view.find(name) or view.find_departed(name)
+    if route is None and address.takes_own_name:
+        for pair in view.pairs_called(name):
+            return view.find(view.name_of(pair) or name)
+    return route

@@ -13,7 +13,7 @@ from typing import Final
 
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CALL_TOOL
-from mcp_junction.calls.failures import find_failure, may_have_run
+from mcp_junction.calls.failures import conclude, find_failure, may_have_run
 from mcp_junction.catalog.items import Route
 from mcp_junction.governance.tool_facts import ToolFactsCache
 from mcp_junction.resilience.clock import Clock
@@ -26,7 +26,7 @@ from mcp_junction.resilience.retry import (
     decide_retry,
 )
 from mcp_junction.tasks import wait_unless
-from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
+from mcp_junction.upstream.outcome import RESULT, Outcome
 
 _REPEATABLE: Final = frozenset(
     ("prompts/get", "resources/read", "completion/complete", "tasks/get", "tasks/cancel")
@@ -116,7 +116,7 @@ class RetryCalls:
             if failure is not None and failure.kind is FailureKind.CIRCUIT_OPEN:
                 break  # the failure that opened it says more
             outcome = latest
-        return self._end(call, route, outcome)
+        return conclude(call, outcome, outcome.target or route.canonical)
 
     def _decide(
         self, call: Call, route: Route, failure: Failure, budget: RetryBudget, was_replayed: bool
@@ -141,10 +141,3 @@ class RetryCalls:
             return call.method in _REPEATABLE
         facts = call.facts or self._facts.of(route, call.address.kind)
         return facts.hints.is_repeatable
-
-    @staticmethod
-    def _end(call: Call, route: Route, outcome: Outcome) -> Outcome:
-        """Return the outcome of all attempts together."""
-        if call.may_have_run and outcome.delivery is Delivery.NOT_SENT:
-            outcome = outcome.with_delivery(Delivery.UNKNOWN)
-        return outcome.counted(call.attempts, outcome.target or route.canonical)

@@ -1,14 +1,13 @@
-"""Subscribe: counts subscribers, so that a server is unsubscribed from after the last one.
+"""Subscribe: keeps Subscriptions, so that a server is unsubscribed from after its last subscriber.
 
-Everything but subscribing and unsubscribing passes. All subscribers share the server's own link,
-which has the operator's credential: where each agent has one of its own, only the operator and who
-has a link of its own can subscribe.
+It is on the path of subscribing and unsubscribing alone. All subscribers share the server's own
+link, which has the operator's credential: where each agent has one of its own, only the operator
+and who has a link of its own can subscribe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
 
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.protocol.versions import HANDSHAKE, INVALID_REQUEST
@@ -17,28 +16,71 @@ from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 from mcp_junction.upstream.upstream import Upstream
 
 
-class Register(Protocol):
-    """The register of subscriptions."""
+class Subscriptions:
+    """The subscribers by server and URI, each with the URI that it subscribed to."""
 
-    def add(self, server: str, uri: str, session: object, name: str) -> None: ...
+    def __init__(self) -> None:
+        self._wanted: dict[tuple[str, str], dict[object, str]] = {}
 
-    def remove(self, server: str, uri: str, session: object) -> bool: ...
+    def add(self, server: str, uri: str, session: object, name: str) -> None:
+        self._wanted.setdefault((server, uri), {})[session] = name
 
-    def names(self, server: str, uri: str) -> dict[object, str]: ...
+    def remove(self, server: str, uri: str, session: object) -> bool:
+        """Remove one subscription; return whether it was the last."""
+        sessions = self._wanted.get((server, uri))
+        if sessions is None:
+            return True
+        sessions.pop(session, None)
+        if sessions:
+            return False
+        del self._wanted[server, uri]
+        return True
+
+    def drop(self, session: object) -> list[tuple[str, str]]:
+        """Remove a session; return the resources that nobody else wants."""
+        return [key for key in self.of_subscriber(session) if self.remove(*key, session)]
+
+    def of_subscriber(self, subscriber: object) -> list[tuple[str, str]]:
+        """The server and the URI of all that one has subscribed to."""
+        return [key for key, subscribers in self._wanted.items() if subscriber in subscribers]
+
+    @property
+    def subscribers(self) -> set[object]:
+        """All that have subscribed to something."""
+        return {one for subscribers in self._wanted.values() for one in subscribers}
+
+    def of(self, server: str, session: object = None) -> list[str]:
+        """Every URI of a server that someone subscribed to, or that one session did."""
+        return [
+            uri
+            for (key, uri), sessions in self._wanted.items()
+            if key == server and (session is None or session in sessions)
+        ]
+
+    def rename(self, old: str, new: str) -> None:
+        """Move the subscriptions of a server to its new key."""
+        for key, uri in [known for known in self._wanted if known[0] == old]:
+            self._wanted[new, uri] = self._wanted.pop((key, uri))
+
+    def forget(self, server: str) -> None:
+        """Remove the subscriptions to a server that is gone."""
+        for known in [known for known in self._wanted if known[0] == server]:
+            del self._wanted[known]
+
+    def names(self, server: str, uri: str) -> dict[object, str]:
+        """The subscribers of an address, and the name each uses for it."""
+        return dict(self._wanted.get((server, uri), ()))
 
 
 class Subscribe:
     """The stage that keeps the register of subscriptions."""
 
-    def __init__(self, register: Register) -> None:
+    def __init__(self, register: Subscriptions) -> None:
         self._register = register
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        if call.method == "resources/subscribe":
-            return self._subscribe(call, following)
-        if call.method == "resources/unsubscribe":
-            return self._unsubscribe(call, following)
-        return following(call)
+        is_new = call.method == "resources/subscribe"
+        return (self._subscribe if is_new else self._unsubscribe)(call, following)
 
     async def _subscribe(self, call: Call, following: Handler) -> Outcome:
         assert call.route is not None

@@ -25,15 +25,15 @@ from mcp_junction.listener.http.guard import Guard, describe_denial, has_two_hos
 from mcp_junction.listener.http.heads import Fields, has_handshake_version
 from mcp_junction.listener.http.host import (
     METRICS,
+    App,
     HttpHost,
     Receive,
     RestApp,
     Scope,
     Send,
-    SessionChannel,
 )
 from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, refuse, respond
-from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry
+from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry, discard_frame
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.replies import (
     CollectedReply,
@@ -80,7 +80,7 @@ class HttpListener:
         max_body: int,
         rest: RestApp | None = None,
         deny: Callable[[Denial], None] | None = None,
-        pages: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None,
+        pages: App | None = None,
     ) -> None:
         self._host = host
         self._pages = pages
@@ -296,9 +296,8 @@ class HttpListener:
         return body if len(body) <= self._max_body else None
 
     async def _open(self, frame: Frame, post: HttpPost) -> None:
-        send, principal, endpoint = post.send, post.principal, post.endpoint
-        channel = SessionChannel()
-        session = self._host.open_session(principal, endpoint, channel)
+        send, endpoint, tasks = post.send, post.endpoint, self._tasks
+        session = self._host.open_session(post.principal, endpoint, discard_frame)
         reply = CollectedReply(session)
         rest = self._dispatcher.answer(session, frame, reply)
         if rest is not None:
@@ -309,7 +308,8 @@ class HttpListener:
             await respond(send, Reply(reply.answer, 400))
             return
         found = self._registry.add(self._registry.new_id(), session, endpoint)
-        channel.bind(lambda: found.standing(self._tasks))
+        session.send = lambda frame: found.standing(tasks).send(frame)
+        session.offer = lambda frame: found.standing(tasks).offer(frame)
         await respond(send, Reply(reply.answer), [(b"mcp-session-id", found.id.encode())])
 
     def _session(

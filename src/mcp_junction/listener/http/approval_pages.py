@@ -20,8 +20,7 @@ import msgspec
 from mcp_junction.errors import AlreadyDecided, NotFound, NotPermitted, StoreError
 from mcp_junction.governance.approvals import PAGES, Approvals, show_hidden
 from mcp_junction.listener.http.host import Receive, Scope, Send
-from mcp_junction.listener.http.page_sessions import PageSessions
-from mcp_junction.listener.http.pages import read_form, send_page
+from mcp_junction.listener.http.pages import PageSessions, read_form, send_page
 from mcp_junction.policy.approvals import MAX_NOTE, explain_approver_refusal
 from mcp_junction.policy.principal import Principal, Right, explain_refusal, has_right
 from mcp_junction.store.approvals import PENDING, ApprovalRecord

@@ -9,12 +9,11 @@ Guard's part, which then checks the Host the client meant.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
-Scope = dict[str, Any]
-App = Callable[[Scope, Any, Any], Awaitable[None]]
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+from mcp_junction.listener.http.guard import Address, parse_address
+from mcp_junction.listener.http.host import App, Receive, Scope, Send
 
 PROXIED: Final = "mcp_junction.proxied"
 """The key in the scope of a request that came through a trusted proxy."""
@@ -64,7 +63,7 @@ class Forwarded:
         self._networks = [ipaddress.ip_network(proxy, strict=False) for proxy in proxies]
         self._cache: dict[str, bool] = {}
 
-    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope.get("client")
         if client and self._trusts(client[0]):
             scope[PROXIED] = True
@@ -112,15 +111,10 @@ def _values(headers: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
     return [word.strip() for line in lines for word in line.split(b",")]
 
 
-def _address(text: str) -> _Address | None:
+def _address(text: str) -> Address | None:
     """Parse the address of a hop, with or without a port; None when it is not an address."""
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    mapped = address.ipv4_mapped if address.version == 6 else None
-    return mapped or address
+    return parse_address(text.partition("%")[0])

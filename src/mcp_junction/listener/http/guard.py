@@ -13,23 +13,30 @@ from urllib.parse import urlsplit
 
 from mcp_junction.audit.denials import ANONYMOUS, Denial
 from mcp_junction.config.settings import Settings
+from mcp_junction.listener.acceptance import find_repeated
 from mcp_junction.listener.http.host import Scope
 from mcp_junction.policy.principal import Principal
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAX_REMEMBERED = 1024
 
 
+def parse_address(text: str) -> Address | None:
+    """Parse an address, IPv4-mapped IPv6 as IPv4; None for what is no address."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if address.version == 6 else None
+    return mapped or address
+
+
 def is_loopback(host: str) -> bool:
     """Whether ``host`` is an address of this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if address.version == 6 else None
-    return (mapped or address).is_loopback
+    address = parse_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def is_local_host(host: bytes) -> bool:
@@ -75,15 +82,7 @@ class Guard:
         return name is not None and self._is_ours(name)
 
     def _is_ours(self, name: str) -> bool:
-        if name in self._hosts:
-            return True
-        if not self._any_address:
-            return False
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        return name in self._hosts or (self._any_address and parse_address(name) is not None)
 
 
 def guard_for(host: str, settings: Settings) -> Guard:
@@ -122,5 +121,4 @@ def describe_denial(scope: Scope, reason: str, principal: Principal | None = Non
 
 def has_two_hosts(given: list[tuple[bytes, bytes]]) -> bool:
     """Whether there are two Hosts or Origins: a proxy may have read the other one."""
-    names = [name for name, _ in given]
-    return names.count(b"host") > 1 or names.count(b"origin") > 1
+    return find_repeated(given, (b"host", b"origin")) is not None

@@ -1,4 +1,4 @@
-"""HttpHost: what the HTTP listener needs of the service. Protocols only."""
+"""HttpHost: what the HTTP listener needs of the service. Protocols, and the types of ASGI."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.http.streams import EventStream
 from mcp_junction.policy.principal import Principal
 from mcp_junction.sessions.session import Session
 
@@ -15,6 +14,7 @@ METRICS: Final = "/metrics"
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class HttpHost(Protocol):
@@ -33,7 +33,7 @@ class HttpHost(Protocol):
         ...
 
     def open_session(
-        self, principal: Principal, endpoint: Endpoint, channel: SessionChannel
+        self, principal: Principal, endpoint: Endpoint, send: Callable[[bytes], None]
     ) -> Session: ...
 
     @property
@@ -58,23 +58,3 @@ class RestApp(Protocol):
     async def refuse(self, send: Send, path: str, code: str, detail: str) -> None:
         """Answer a request that is refused."""
         ...
-
-
-class SessionChannel:
-    """The channel of a session for what belongs to no call: its standing stream."""
-
-    __slots__ = ("_stream",)
-
-    def __init__(self) -> None:
-        self._stream: Callable[[], EventStream] | None = None
-
-    def bind(self, stream: Callable[[], EventStream]) -> None:
-        self._stream = stream
-
-    def send(self, frame: bytes) -> None:
-        if self._stream is not None:
-            self._stream().send(frame)
-
-    def offer(self, frame: bytes) -> None:
-        if self._stream is not None:
-            self._stream().offer(frame)

@@ -6,7 +6,6 @@ The kernel says whose process is at the other end of a loopback connection.
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import os
 import socket
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from mcp_junction.listener.http.forwarded import PROXIED, PROXY_HEADERS
-from mcp_junction.listener.http.guard import is_local_host
+from mcp_junction.listener.http.guard import Address, is_local_host, parse_address
 
 log = logging.getLogger("mcp_junction.http")
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _SOCK_DIAG: Final = 4
 _BY_FAMILY: Final = 20
@@ -119,11 +116,9 @@ def _as_ipv6(address: Address) -> bytes:
 def _address(end: Any) -> Address | None:
     """Return the address of one end of a connection; IPv4-mapped IPv6 as IPv4."""
     try:
-        address = ipaddress.ip_address(end[0].partition("%")[0])
-    except (TypeError, ValueError, IndexError, AttributeError):
+        return parse_address(end[0].partition("%")[0])
+    except (TypeError, IndexError, AttributeError):
         return None  # a socket of another kind, or none
-    mapped = address.ipv4_mapped if address.version == 6 else None
-    return mapped or address
 
 
 _MAX_REMEMBERED: Final = 256

@@ -255,7 +255,9 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count(len(url))
+        self._header_bytes += len(url)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, b"the headers are too large")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -269,11 +271,6 @@ class HttpProtocol(asyncio.Protocol):
         if name == b"expect" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _count(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(431, b"the headers are too large")
-
     def on_body(self, body: bytes) -> None:
         self._body_size += len(body)
         if self._body_size <= self.max_body:
@@ -286,7 +283,8 @@ class HttpProtocol(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._begun = 0.0
         scope = {**self._base, **self._scope()}
-        body = self._take_body()
+        parts, self._body = self._body, []
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
         exchange = AsgiExchange(self, scope, body if self._body_size <= self.max_body else None)
         exchange.keep_alive = self._parser.should_keep_alive()
         self._last_scope = scope if exchange.keep_alive else None
@@ -306,10 +304,6 @@ class HttpProtocol(asyncio.Protocol):
         self._queue.append(exchange)
         if len(self._queue) >= MAX_QUEUED:
             self._transport.pause_reading()
-
-    def _take_body(self) -> bytes:
-        body, self._body = self._body, []
-        return body[0] if len(body) == 1 else b"".join(body)
 
     def _scope(self) -> dict[str, Any]:
         raw, _, query = self._url.partition(b"?")

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from mcp_junction.catalog.endpoints import Endpoint
-from mcp_junction.listener.header_check import Headers
 from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
-from mcp_junction.listener.http.streams import EventStream, Send, accepts_stream
-from mcp_junction.listener.replies import Reply
+from mcp_junction.listener.http.host import Send
+from mcp_junction.listener.http.streams import EventStream, accepts_stream
+from mcp_junction.listener.replies import Headers, Reply
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode
@@ -90,12 +91,22 @@ class HttpReply(msgspec.Struct, eq=False):
                 self.stream = session.new_stream(self._tasks)
             else:
                 self.stream = EventStream(0, self._tasks, self._usage(), resumable=False)
-            is_primed = session is not None and session.wants_priming
-            attach = self.stream.attach(
-                self._send, after=0, prime=is_primed, headers=self._correlation()
-            )
-            self._attaching = self._tasks.spawn(attach)
+            self._attaching = self._tasks.spawn(self._attach(self.stream))
         return self.stream
+
+    async def _attach(self, stream: EventStream) -> asyncio.Future[None]:
+        """Begin the response; the stream of a session waits for a client that has left."""
+        session, exchange = self._session, self._exchange
+        is_primed = session is not None and session.wants_priming
+        ended = await stream.attach(
+            self._send, after=0, prime=is_primed, headers=self._correlation()
+        )
+        if session is not None and exchange is not None:
+            if exchange.is_gone:
+                stream.release(ended)
+            elif not stream.ended:
+                exchange.when_gone = partial(stream.release, ended)
+        return ended
 
     def end(self, frame: bytes) -> Coroutine[Any, Any, None] | None:
         """Answer with a result, in one write where that can be; what is left to do is returned."""
@@ -136,12 +147,12 @@ class HttpReply(msgspec.Struct, eq=False):
         stream = self.stream
         assert stream is not None
         assert self._attaching is not None
+        if self._exchange is not None:
+            self._exchange.when_gone = None  # the end of the response is not that of its client
         for answer in answers:
             stream.send(answer)
         stream.end()
         await (await self._attaching)
-        if self._exchange is not None:
-            self._exchange.when_gone = None
 
 
 async def respond(send: Send, reply: Reply, more: Sequence[tuple[bytes, bytes]] = ()) -> None:

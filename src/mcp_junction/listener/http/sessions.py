@@ -111,8 +111,8 @@ class HttpSession:
         self.session.close(reason)
         for stream in (self.streams or {}).values():
             stream.end()
-        # The channel refers to us: without this a reference cycle is left for the collector.
-        self.session.send = self.session.offer = _nowhere
+        # They refer to us: without this a reference cycle is left for the collector.
+        self.session.send = self.session.offer = discard_frame
 
     def _streams(self) -> dict[int, EventStream]:
         if self.streams is None:
@@ -124,8 +124,8 @@ def _has_reader(channel: Channel) -> bool:
     return not isinstance(channel, HttpReply) or channel.has_reader
 
 
-def _nowhere(frame: bytes) -> None:
-    """Drop what is sent to a client that has gone."""
+def discard_frame(frame: bytes) -> None:
+    """Drop what is sent to a client that has no session yet, or has gone."""
 
 
 class SessionRegistry:

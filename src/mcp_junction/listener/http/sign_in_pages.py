@@ -23,8 +23,13 @@ from mcp_junction.credentials.sign_ins import SignIns, StartedLogin
 from mcp_junction.credentials.subjects import SHARED, agent_of, agent_subject
 from mcp_junction.errors import JunctionError, NotFound, NotPermitted
 from mcp_junction.listener.http.host import Receive, Scope, Send
-from mcp_junction.listener.http.page_sessions import PageSessions
-from mcp_junction.listener.http.pages import PAGE_HEADERS, read_form, send_body, send_page
+from mcp_junction.listener.http.pages import (
+    PAGE_HEADERS,
+    PageSessions,
+    read_form,
+    send_body,
+    send_page,
+)
 from mcp_junction.oauth.registration import client_metadata
 from mcp_junction.oauth.sign_in import read_callback
 

@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Final
 
-from mcp_junction.listener.header_check import repeated_header
+from mcp_junction.listener.acceptance import find_repeated
+from mcp_junction.listener.http.host import Send
 from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, respond
-from mcp_junction.listener.http.streams import Send, accepts_stream
+from mcp_junction.listener.http.streams import accepts_stream
 from mcp_junction.listener.replies import Reply, refusal, unsupported
 from mcp_junction.listener.stateless import StatelessDispatcher
 from mcp_junction.protocol import frames
@@ -22,6 +23,8 @@ from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_REQUEST, STA
 from mcp_junction.tasks import TaskScope
 
 _LISTEN: Final = "subscriptions/listen"
+_ROUTING: Final = frozenset((b"mcp-protocol-version", b"mcp-method", b"mcp-name"))
+_PARAM: Final = b"mcp-param-"
 
 
 class StatelessFront:
@@ -78,7 +81,7 @@ def _refused_early(
 ) -> Reply | None:
     """What is wrong with a request before it is even read."""
     if len(given) != len(headers):
-        twice = repeated_header(given)
+        twice = find_repeated(given, _ROUTING, _PARAM)
         if twice is not None:
             words = f"the {twice.decode()} header appears more than once"
             return refusal(bytes(frame.id), HEADER_MISMATCH, words)

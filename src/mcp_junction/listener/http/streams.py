@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
+from mcp_junction.listener.http.host import Send
 from mcp_junction.policy.quotas import Closable, QuotaUsage
 from mcp_junction.protocol import sse
 from mcp_junction.tasks import TaskScope
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 KEPT_EVENTS: Final = 128
 KEPT_BYTES: Final = 1024 * 1024
@@ -41,9 +40,9 @@ class EventStream(Closable):
     """One stream of events to one client."""
 
     __slots__ = (
-        "_draining", "_handed", "_held", "_kept", "_kept_bytes", "_next", "_pending",
-        "_pending_bytes", "_resumable", "_send", "_tasks", "_usage", "detached", "ended",
-        "is_delivered", "number",
+        "_draining", "_handed", "_held", "_kept", "_next", "_pending", "_pending_bytes",
+        "_resumable", "_send", "_tasks", "_usage", "detached", "ended", "is_delivered",
+        "kept_bytes", "number",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +65,8 @@ class EventStream(Closable):
         self._next = 1
         self._handed = 0  # the last event that a reader was given
         self._kept: deque[tuple[int, bytes]] = deque()
-        self._kept_bytes = 0
+        self.kept_bytes = 0
+        """Bytes that are kept for a client that comes back."""
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._send: Send | None = None
@@ -83,11 +83,6 @@ class EventStream(Closable):
     @property
     def is_attached(self) -> bool:
         return self._send is not None
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that are kept for a client that comes back."""
-        return self._kept_bytes
 
     # -- writing
 
@@ -110,12 +105,15 @@ class EventStream(Closable):
 
         Its principal is at its limit of waiting bytes, here or in other streams.
         """
-        self._count_bytes(-self._kept_bytes)
-        self._kept.clear()
-        self._kept_bytes = 0
+        self._forget_kept()
         if not self._usage.has_room_for(size):
             self.detach()
         return self._usage.has_room_for(size)
+
+    def _forget_kept(self) -> None:
+        self._count_bytes(-self.kept_bytes)
+        self._kept.clear()
+        self.kept_bytes = 0
 
     def end(self) -> None:
         """End the stream after what is pending."""
@@ -128,11 +126,11 @@ class EventStream(Closable):
             self._queue(sse.encode_event(frame))
             return
         self._kept.append((number, frame))
-        self._kept_bytes += len(frame)
+        self.kept_bytes += len(frame)
         self._count_bytes(len(frame))
-        while len(self._kept) > KEPT_EVENTS or self._kept_bytes > KEPT_BYTES + len(frame):
+        while len(self._kept) > KEPT_EVENTS or self.kept_bytes > KEPT_BYTES + len(frame):
             size = len(self._kept.popleft()[1])
-            self._kept_bytes -= size
+            self.kept_bytes -= size
             self._count_bytes(-size)
         if self._send is not None:
             self._handed = number
@@ -197,9 +195,7 @@ class EventStream(Closable):
                 self._queue(self._event(number, frame))
         self._handed = self._next - 1
         if not self._resumable:
-            self._count_bytes(-self._kept_bytes)
-            self._kept.clear()
-            self._kept_bytes = 0
+            self._forget_kept()
         self._drain_soon()
         return self.detached
 
