@@ -29,7 +29,7 @@ from mcp_junction.api.routes import (
 )
 from mcp_junction.errors import NotFound, NotPermitted, RequestError
 from mcp_junction.policy.principal import Role, explain_refusal, has_right
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 from mcp_junction.web.messages import Response
 from mcp_junction.web.parameters import PathParameter
 from mcp_junction.web.routing import Router, delete, get, post

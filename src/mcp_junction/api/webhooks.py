@@ -20,7 +20,7 @@ from mcp_junction.api.routes import (
 )
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.webhooks import Webhook
-from mcp_junction.store.webhook_deliveries import DeliveryState
+from mcp_junction.store.events import DeliveryState
 from mcp_junction.web.parameters import PathParameter
 from mcp_junction.web.routing import Router, get, post
 
