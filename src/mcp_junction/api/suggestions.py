@@ -22,7 +22,7 @@ from mcp_junction.api.routes import (
     read_model,
     route_options,
 )
-from mcp_junction.store.suggestions import APPROVED, PENDING, REJECTED, SuggestionRecord
+from mcp_junction.store.skills import APPROVED, PENDING, REJECTED, SuggestionRecord
 from mcp_junction.web.messages import Response
 from mcp_junction.web.parameters import PathParameter, QueryParameter
 from mcp_junction.web.routing import Router, get, post

@@ -12,6 +12,7 @@ from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.approvals import ApprovalTable
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.call_metrics import CallMetricTable
+from mcp_junction.store.classification import Classification, ToolVectors
 from mcp_junction.store.credentials import CredentialTables
 from mcp_junction.store.database import (
     PATIENCE,
@@ -31,12 +32,10 @@ from mcp_junction.store.protected import ProtectedStore, StoreVault, VaultUsers
 from mcp_junction.store.records import SettingRecord
 from mcp_junction.store.resilience import CircuitTable, ClaimTable, LimitTable
 from mcp_junction.store.servers import History, Servers
-from mcp_junction.store.skills import Classification, Skills
-from mcp_junction.store.suggestions import Suggestions
+from mcp_junction.store.skills import Skills, Suggestions
 from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 from mcp_junction.store.tool_settings import DeclaredTools, ToolSettingTable
 from mcp_junction.store.tools import Offers, Tools
-from mcp_junction.store.vectors import ToolVectors
 
 if TYPE_CHECKING:
     from mcp_junction.store.nearness import PgVectors

@@ -52,6 +52,10 @@ _WRITTEN = (
     "position", "definition", "hash", "pinned_definition", "quarantined", "is_classified",
     "updated_at", "gone_at", "was_destructive",
 )  # fmt: skip
+SET_SKILLS: Final = (
+    "UPDATE tools SET skill_ids = ?, skill_confidences = ?, primary_skill_id = ?,"
+    " is_classified = ? WHERE id = ?"
+)
 
 
 def lock_server(server_id: str) -> Query:
