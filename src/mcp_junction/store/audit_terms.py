@@ -45,37 +45,23 @@ def key_of(row: AuditRow) -> TermKey:
 def terms_of(key: TermKey) -> tuple[int, ...]:
     """Return the terms of rows with this key."""
     actor, agent, server, tool, target, decision = key
-    found = [who(actor)]
-    if agent is not None:
-        found.append(who(agent))
-    if server is not None:
-        found.append(server_term(server))
-    if tool is not None:
-        found.append(tool_term(tool))
-        if target is not None:
-            found.append(tool_term(target))
-    if decision is not None and decision != ALLOW:
-        found.append(decision_term(decision))
-    return tuple(found)
+    return tuple(make_terms((actor, agent), (tool, target), server, decision))
 
 
-def who(name: str) -> int:
-    """The term of somebody: of an actor and of an acting agent, who often are the same."""
-    return _hash("who", name)
+def make_terms(
+    who: Iterable[str | None],
+    tools: Iterable[str | None],
+    server_id: str | None,
+    decision: str | None,
+) -> list[int]:
+    """Return the terms of what is not None.
 
-
-def server_term(server_id: str) -> int:
-    return _hash("server", server_id)
-
-
-def tool_term(tool_name: str) -> int:
-    """The term of a tool: by its server's own name for it, or by its canonical one."""
-    return _hash("tool", tool_name)
-
-
-def decision_term(decision: str) -> int:
-    """The term of a decision other than ALLOW, which is nearly everywhere."""
-    return _hash("decision", decision)
+    Actors and acting agents, who often are the same, have terms of one kind; so have the server's
+    own name for a tool and its canonical one. ALLOW, which is nearly everywhere, has none.
+    """
+    named = [("who", name) for name in who] + [("tool", name) for name in tools]
+    named += [("server", server_id), ("decision", None if decision == ALLOW else decision)]
+    return [_hash(kind, value) for kind, value in named if value is not None]
 
 
 def _hash(kind: str, value: str) -> int:
