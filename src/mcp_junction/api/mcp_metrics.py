@@ -16,8 +16,7 @@ from mcp_junction.api.routes import Context, mcp_error_responses
 from mcp_junction.errors import RequestError
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerState
-from mcp_junction.telemetry.latencies import percentiles
-from mcp_junction.telemetry.tallies import Tally, ToolKey
+from mcp_junction.telemetry.tallies import Tally, ToolKey, percentiles
 from mcp_junction.web.parameters import QueryParameter
 from mcp_junction.web.routing import Router, get
 

@@ -18,8 +18,7 @@ from mcp_junction.telemetry.exposition import (
     LabelledFamily,
     MetricFamily,
 )
-from mcp_junction.telemetry.latencies import BUCKETS, count_in_buckets
-from mcp_junction.telemetry.tallies import Tally
+from mcp_junction.telemetry.tallies import BUCKETS, Tally, count_in_buckets
 
 CIRCUITS: Final = 300
 """Circuits that have series: those that are not closed come first."""
