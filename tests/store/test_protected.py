@@ -171,6 +171,18 @@ async def test_what_is_not_genuine_is_left_and_counted(store, opener, dump):
 
 
 @pytest.mark.req("S-10")
+async def test_a_damaged_address_of_a_server_does_not_keep_others_from_being_renewed(
+    store, opener, dump
+):
+    await fill(store)
+    await store.servers.add(ServerRecord("other", "other", "STDIO", {"command": "y"}))
+    await dump.run("UPDATE servers SET health_check_url = 'sealed:abc' WHERE id = 's'")
+    async with await open_store(opener.url, Vault([NEW, OLD])) as turning:
+        found = {one.table: one for one in await turning.protected.renew()}
+        assert (found["servers"].invalid, found["servers"].renewed) == (1, 1)
+
+
+@pytest.mark.req("S-10")
 async def test_what_others_change_meanwhile_is_not_undone(store, opener):
     """Tokens are used and grants revoked while everything is renewed."""
     now, many = time.time(), 220

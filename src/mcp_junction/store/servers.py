@@ -51,6 +51,8 @@ _TIMEOUT = SERVERS_TABLE.columns.index("timeout_ms")
 _SEALED = "sealed:"
 """Before a sealed text, in base64, in a column of text."""
 _PROTECTED = ("connection_config", "health_check_url")
+_DAMAGED = (msgspec.MsgspecError, AttributeError, TypeError, UnicodeError)
+"""What opening a damaged row may raise, besides VaultError."""
 _SKILLS_OF = (
     "SELECT DISTINCT skill_id FROM skill_members"
     " WHERE tool_id IN (SELECT id FROM tools WHERE server_id = ?)"
@@ -214,16 +216,19 @@ class Servers(StoreTable):
 
     def _is_stale(self, row: Row) -> bool:
         _, config, url = row
-        texts = [config] if isinstance(config, bytes) else []
+        sealed = [config] if isinstance(config, bytes) else []
         if isinstance(url, str) and url.startswith(_SEALED):
-            texts.append(b64decode(url.removeprefix(_SEALED)[:12]))
-        return not all(map(self._vault.is_sealed_by_current_key, texts))
+            try:
+                sealed.append(_decode_url(url))
+            except VaultError:
+                return True  # which cannot be renewed, and is counted then
+        return not all(map(self._vault.is_sealed_by_current_key, sealed))
 
     def _renew(self, row: Row) -> Mapping[str, Any] | None:
         server_id, config, url = row
         try:
             opened = self._open_config(server_id, config), self._open_url(server_id, url)
-        except (VaultError, msgspec.MsgspecError, UnicodeError):
+        except (VaultError, *_DAMAGED):
             return None
         sealed = self._seal_config(server_id, opened[0]), self._seal_url(server_id, opened[1])
         return dict(zip(_PROTECTED, sealed, strict=True))
@@ -244,10 +249,7 @@ class Servers(StoreTable):
     def _open_url(self, server_id: str, stored: str | None) -> str | None:
         if stored is None or not stored.startswith(_SEALED):
             return stored  # of an older version, until ``seal_urls`` has seen it
-        try:
-            sealed = b64decode(stored.removeprefix(_SEALED), validate=True)
-        except ValueError:
-            raise VaultError("a sealed health_check_url is no longer what was stored") from None
+        sealed = _decode_url(stored)
         return self._vault.open(sealed, _identity(server_id, "health_check_url")).decode()
 
     def _open_all(self, rows: Rows) -> list[ServerRecord]:
@@ -276,9 +278,17 @@ class Servers(StoreTable):
         try:
             values[_CONFIG] = self._open_config(row[0], row[_CONFIG])
             values[_URL] = self._open_url(row[0], row[_URL])
-        except (msgspec.MsgspecError, AttributeError, TypeError, UnicodeError):
+        except _DAMAGED:
             values[_CONFIG] = None  # which is no connection: the row cannot be read
         return SERVERS_TABLE.record(values)
+
+
+def _decode_url(stored: str) -> bytes:
+    """Return the sealed bytes of an address. Raises VaultError."""
+    try:
+        return b64decode(stored.removeprefix(_SEALED), validate=True)
+    except ValueError:
+        raise VaultError("a sealed health_check_url is no longer what was stored") from None
 
 
 def _check_names(changes: Mapping[str, Any], allowed: frozenset[str]) -> None:
