@@ -2,6 +2,7 @@
 
 import base64
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -104,6 +105,21 @@ def test_a_key_that_the_file_has_got_since_is_found_when_it_is_met(tmp_path):
     assert running.verify(b"m", other.sign(b"m", "p"), "p")
     assert running.open(old, "row") == b"x"
     assert not running.refresh()
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    writer, read_text = KeyFile({}, tmp_path), Path.read_text
+    old = writer.read()
+
+    def read_then_replace(path, *args, **options):
+        text = read_text(path, *args, **options)
+        monkeypatch.setattr(Path, "read_text", read_text)
+        writer.write(VaultKeys((TWO, *old.active)))
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_then_replace)
+    running = Vault.from_environment({}, tmp_path)
+    assert running.seal(b"x", "row")[1:5] == Vault([TWO]).seal(b"", "")[1:5]
 
 
 def test_a_retired_key_opens_and_verifies_nothing_but_is_there_for_the_audit(tmp_path):

@@ -56,8 +56,9 @@ class KeyFile:
         if self._given:
             return parse_keys(self._given, VARIABLE)
         try:
-            text = _read_or_create(self.path)
-            self._seen = self._fingerprint()
+            _create_missing(self.path)
+            self._seen = self._fingerprint()  # first: it may be replaced while it is read
+            text = self.path.read_text("ascii", errors="replace")
             return parse_keys(text, str(self.path))
         except OSError as error:
             raise UsageError(f"{self.path} cannot be used: {error.strerror}") from None
@@ -117,8 +118,8 @@ def _known(keys: Sequence[bytes | None]) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(key for key in keys if key is not None))
 
 
-def _read_or_create(path: Path) -> str:
-    """Read the key file, creating it first. Two processes may do so at once: one file wins."""
+def _create_missing(path: Path) -> None:
+    """Make the key file if there is none. Two processes may do so at once: one file wins."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = path.with_suffix(f".{secrets.token_hex(4)}.tmp")
@@ -131,7 +132,6 @@ def _read_or_create(path: Path) -> str:
             draft.unlink()
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
-    return path.read_text("ascii", errors="replace")
 
 
 def _write_private(path: Path, text: str) -> None:
