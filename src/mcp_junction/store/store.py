@@ -195,7 +195,12 @@ async def open_store(
     else:
         raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
     store = Store(database, vault, kept_events)
-    if database.dialect is Dialect.POSTGRES and await database.read(_HAS_PGVECTOR, bool):
+    try:
+        has_vectors = store.dialect is Dialect.POSTGRES and await database.read(_HAS_PGVECTOR, bool)
+    except BaseException:  # also when cancelled: nobody else would close it
+        await store.close()
+        raise
+    if has_vectors:
         from mcp_junction.store.nearness import PgVectors
 
         store.pgvectors = PgVectors(database)
