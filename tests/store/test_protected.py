@@ -170,7 +170,6 @@ async def test_what_is_not_genuine_is_left_and_counted(store, opener, dump):
         assert await turning.servers.all() == [], "a row that was edited does not open"
 
 
-@pytest.mark.req("S-10")
 async def test_a_damaged_address_of_a_server_does_not_keep_others_from_being_renewed(
     store, opener, dump
 ):

@@ -9,10 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.errors import MissingKey, UsageError, VaultError
-from mcp_junction.vault.key_file import FILE, VARIABLE, KeyFile, VaultKeys, read_keys
+from mcp_junction.vault.key_file import FILE, VARIABLE, KeyFile, VaultKeys
 from mcp_junction.vault.vault import Vault
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
+
+
+def read_keys(environ, data_dir) -> list[bytes]:
+    return list(KeyFile(environ, data_dir).read().active)
 
 
 @given(plain=st.binary(max_size=200), identity=st.text(max_size=30))

@@ -92,11 +92,6 @@ class KeyFile:
         return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def read_keys(environ: Mapping[str, str], data_dir: Path) -> list[bytes]:
-    """Read all keys that open, the current one first; create the file when there is none."""
-    return list(KeyFile(environ, data_dir).read().active)
-
-
 def new_key() -> bytes:
     """Make a key."""
     return secrets.token_bytes(LENGTH)
