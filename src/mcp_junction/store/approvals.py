@@ -119,9 +119,8 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
 
     async def count_pending(self, agent_id: str, now: float) -> int:
         """Count what waits for somebody to decide about an agent's calls."""
-        where = "SELECT count(*) FROM approvals WHERE agent_id = ? AND state = ? AND expires_at > ?"
-        query = Query(where, (agent_id, PENDING.value, now))
-        return await self._database.read(query, lambda rows: int(rows[0][0]))
+        sql = "SELECT count(*) FROM approvals WHERE agent_id = ? AND state = ? AND expires_at > ?"
+        return await self._read_number(sql, agent_id, PENDING.value, now) or 0
 
     @transaction()
     def decide(

@@ -49,8 +49,7 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
 
     async def first_open_hour(self) -> int:
         """Return the number of the first hour that is not made of its minutes yet; 0 is any."""
-        query = Query("SELECT value FROM counters WHERE topic = ?", (_TOPIC,))
-        return await self._database.read(query, lambda rows: int(rows[0][0]) if rows else 0)
+        return await self._read_number("SELECT value FROM counters WHERE topic = ?", _TOPIC) or 0
 
     @transaction(durable=False)
     def add(self, rows: Sequence[Sequence[Any]]) -> Script[None]:
@@ -76,11 +75,8 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
 
     async def first_minute(self, since: int) -> int | None:
         """Return the time of the first minute from a time on that has rows."""
-        query = Query(
-            "SELECT min(at) FROM call_metrics WHERE span = ? AND at >= ?", (MINUTE, since)
-        )
-        found = await self._database.read(query, lambda rows: rows[0][0])
-        return None if found is None else int(found)
+        sql = "SELECT min(at) FROM call_metrics WHERE span = ? AND at >= ?"
+        return await self._read_number(sql, MINUTE, since)
 
     async def read(
         self,

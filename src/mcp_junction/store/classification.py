@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mcp_junction.errors import UnreadableRow
-from mcp_junction.store.database import Batch, Query, Rows, Script, bump, insert, placeholders
+from mcp_junction.store.database import Batch, Query, Rows, Script, begin_topic, bump, placeholders
 from mcp_junction.store.records import OFFLINE, REVIEW, Classified, PendingTool
 from mcp_junction.store.table import StoreTable, transaction
 from mcp_junction.store.tools import (
@@ -243,7 +243,7 @@ def _replace_memberships(given: Sequence[Classified], model: str) -> Script[None
     members = [(skill, one.tool_id) for one in given for skill in one.confidences]
     yield mark_skills([*(row[0] for row in rows), *(skill for skill, _ in members)])
     yield Query(f"DELETE FROM skill_members {of_tools}", ids)
-    yield Batch(insert("skill_members", ("skill_id", "tool_id")), members)
+    yield Batch("INSERT INTO skill_members (skill_id, tool_id) VALUES (?, ?)", members)
     vectors = [(one.tool_id, model, one.hash, one.embedding) for one in given if one.embedding]
     yield Batch(_BY_ID, vectors)
 
@@ -326,12 +326,7 @@ class ToolVectors(StoreTable):
         vectors of skills computed again. Verdicts of others hold.
         """
         topic = f"{_MADE_BY}{table}"
-        first = yield Query(
-            "INSERT INTO counters (topic, value) VALUES (?, 1)"
-            " ON CONFLICT DO NOTHING RETURNING value",
-            (topic,),
-        )
-        if not first:
+        if not (yield begin_topic(topic)):
             return False
         yield lock_skills()
         yield Query(

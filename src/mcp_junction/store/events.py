@@ -163,14 +163,12 @@ class DeliveryTable(SignedTable[DeliveryRecord]):
 
     async def last_number(self) -> int | None:
         """Return the number of the newest event that has a delivery; None if none ever had."""
-        query = Query("SELECT max(seq) FROM webhook_deliveries")
-        found = await self._database.read(query, lambda rows: rows[0][0])
-        return None if found is None else int(found)
+        return await self._read_number("SELECT max(seq) FROM webhook_deliveries")
 
     async def count(self, state: DeliveryState) -> int:
         """Count the deliveries in a state."""
-        query = Query("SELECT count(*) FROM webhook_deliveries WHERE state = ?", (state.value,))
-        return await self._database.read(query, lambda rows: int(rows[0][0]))
+        sql = "SELECT count(*) FROM webhook_deliveries WHERE state = ?"
+        return await self._read_number(sql, state.value) or 0
 
     async def read_dead(self, most: int) -> list[DeliveryRecord]:
         """Read what was given up, the newest first."""

@@ -339,5 +339,5 @@ class History(StoreTable):
 
     async def count(self, server_id: str) -> int:
         """Count the entries of a server that are kept."""
-        query = Query("SELECT count(*) FROM connection_history WHERE server_id = ?", (server_id,))
-        return await self._database.read(query, lambda rows: int(rows[0][0]))
+        sql = "SELECT count(*) FROM connection_history WHERE server_id = ?"
+        return await self._read_number(sql, server_id) or 0

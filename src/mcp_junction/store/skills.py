@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
-from mcp_junction.store.database import Batch, Query, Script, bump
+from mcp_junction.store.database import Batch, Query, Script, begin_topic, bump
 from mcp_junction.store.records import SkillRecord
 from mcp_junction.store.table import StoreTable, Table, transaction
 from mcp_junction.store.tools import SET_SKILLS, SKILLS_TOPIC, TOOLS_TABLE, TOOLS_TOPIC, lock_skills
@@ -66,11 +66,7 @@ class Skills(StoreTable):
     @transaction()
     def seed(self, skills: Sequence[SkillRecord]) -> Script[bool]:
         """Store the first skills, unless that was ever done; return whether it was done now."""
-        first = yield Query(
-            "INSERT INTO counters (topic, value) VALUES (?, 1)"
-            " ON CONFLICT DO NOTHING RETURNING value",
-            (TAXONOMY,),
-        )
+        first = yield begin_topic(TAXONOMY)
         if first:
             rows = [SKILLS_TABLE.values(_new(skill)) for skill in skills]
             yield Batch(SKILLS_TABLE.insert, rows)

@@ -168,6 +168,11 @@ class StoreTable:
         """Read the first record that a query finds. Raises UnreadableRow."""
         return await self._database.read(table.select(rest, args), table.first)
 
+    async def _read_number(self, sql: str, *args: Any) -> int | None:
+        """Read the one number that a query finds; None for NULL, or when there is no row."""
+        rows = await self._database.read(Query(sql, args), list)
+        return None if not rows or rows[0][0] is None else int(rows[0][0])
+
 
 S = TypeVar("S", bound=StoreTable)
 
