@@ -53,6 +53,23 @@ async def test_who_begins_now_hears_only_what_follows_and_only_what_it_wants(sto
             assert (event.type, event.seq) == ("b", 3)
 
 
+async def test_a_reader_that_is_cancelled_as_an_event_comes_stops(store):
+    async def read(bus: Bus) -> None:
+        async with aclosing(bus.subscribe()) as stream:
+            async for _ in stream:
+                pass
+
+    async with Bus(store.events) as bus:
+        reading = asyncio.ensure_future(read(bus))
+        await until(lambda: any(reader._more._waiters for reader in bus._readers))
+        bus.publish_transient("a", {})
+        reading.cancel()
+        await asyncio.wait({reading}, timeout=10)
+        was_cancelled = reading.cancelled()
+        reading.cancel()
+        assert was_cancelled
+
+
 async def test_events_of_another_process_are_heard_too(opener):
     here, there = await opener(), await opener()
     async with (
