@@ -148,7 +148,7 @@ class AuditSearch:
         """Run a query; its rows are long, so they are worked on off the event loop."""
         if self.database.dialect is Dialect.SQLITE:
             return await self.database.read(query, make)
-        rows = await self.database.read(query, _as_they_are)
+        rows = await self.database.read(query, list)
         return await asyncio.to_thread(make, rows)
 
     async def walk(
@@ -273,7 +273,7 @@ class _PagesBySegment(_PageSource):
             f" ORDER BY {' DESC, '.join(key)} DESC LIMIT ?",
             (*given, *args, limit),
         )
-        rows = await self._search.database.read(query, _as_they_are)
+        rows = await self._search.database.read(query, list)
         is_end = len(rows) < limit
         self._after = None if is_end else (rows[-1][0], int(rows[-1][1]))
         self.floor = -math.inf if is_end else rows[-1][0]
@@ -373,7 +373,3 @@ def _spots_with_all(row: Row, bounds: _TimeBounds) -> list[PageSpot]:
     common = set(bytes(numbers[0])).intersection(*(bytes(other) for other in numbers[1:]))
     found = [spots[number] for number in common if number < len(spots)]
     return [s for s in found if s.last_at >= bounds.since and s.first_at <= bounds.until]
-
-
-def _as_they_are(rows: Rows) -> Rows:
-    return rows
