@@ -95,6 +95,20 @@ async def test_a_reader_that_comes_too_late_is_told_what_it_missed(opener):
             assert gap.data["missed"] == first.seq - 1 > 0
 
 
+async def test_a_reader_that_falls_behind_is_told_what_it_missed(opener, monkeypatch):
+    monkeypatch.setattr(buses, "RECENT", 5)
+    store = await opener(kept_events=10)
+    async with Bus(store.events) as bus, aclosing(bus.subscribe(after=0)) as stream:
+        bus.publish("a", {"n": 0})
+        (first,) = await take(stream, 1)
+        for n in range(1, 100):
+            bus.publish("a", {"n": n})
+        await bus.flush()
+        gap, following = await take(stream, 2)
+        assert gap.type == GAP
+        assert gap.data["missed"] == following.seq - first.seq - 1 > 0
+
+
 async def test_what_passes_is_for_those_who_read_now_and_has_no_number(store):
     async with Bus(store.events) as bus:
         bus.publish_transient("call.completed", {"n": 0})

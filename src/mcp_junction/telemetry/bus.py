@@ -95,6 +95,8 @@ class Bus:
                 at = first - 1
             while True:
                 for event in await self._read_after(at):
+                    if event.seq > at + 1:  # what is between was removed before it was read
+                        yield make_gap_event(at, event.seq)
                     at = event.seq
                     if reader.wants(event):
                         yield event
