@@ -174,34 +174,29 @@ def read_spots(writer: str, encoded: bytes) -> list[PageSpot]:
 class SegmentBuilder:
     """Collects the terms of one writer's pages until they make a segment."""
 
-    __slots__ = ("_filter", "_first_seq", "_pages", "_rows", "_terms", "writer")
+    __slots__ = ("_filter", "_pages", "_rows", "_terms", "writer")
 
     def __init__(self, writer: str) -> None:
         self.writer = writer
         self._begin()
 
     def _begin(self) -> None:
-        self._first_seq = 0
         self._rows = 0
         self._pages: list[tuple[int, float, float, int]] = []
         self._terms: dict[int, bytearray] = {}
-        self._filter: CorrelationFilter | None = None
+        self._filter = CorrelationFilter()
 
     def add(
         self, page: AuditPage, keys: Iterable[TermKey], correlations: Iterable[str]
     ) -> Segment | None:
         """Add the next page of the chain; return the segment that it completes, if it does."""
         number, rows = len(self._pages), page.last_seq - page.first_seq + 1
-        if not number:
-            self._first_seq = page.first_seq
         self._pages.append((page.last_seq, page.first_at, page.last_at, rows))
         self._rows += rows
         terms = self._terms
         for term in {term for key in keys for term in terms_of(key)}:
             terms.setdefault(term, bytearray()).append(number)
         for correlation in correlations:
-            if self._filter is None:
-                self._filter = CorrelationFilter()
             self._filter.add(correlation)
         is_full = len(self._pages) >= MAX_PAGES or self._rows >= MAX_ROWS
         return self.close() if is_full else None
@@ -220,15 +215,16 @@ class SegmentBuilder:
         """Return the segment of what was collected since the last one, if anything was."""
         if not self._pages:
             return None
+        through, _, _, rows = self._pages[0]
         made = Segment(
             self.writer,
-            self._first_seq,
+            through - rows + 1,
             self._pages[-1][0],
             min(page[1] for page in self._pages),
             max(page[2] for page in self._pages),
             _encode_spots(self._pages),
             {term: bytes(numbers) for term, numbers in self._terms.items()},
-            b"" if self._filter is None else self._filter.encode(),
+            self._filter.encode(),
         )
         self._begin()
         return made

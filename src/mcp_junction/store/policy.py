@@ -159,7 +159,7 @@ class PolicyTables(StoreTable):
             raise InvalidChange(list(binding.problems))
         agent = yield from self.agents.replace(agent)
         for grant in binding.removed:
-            yield from self._drop(grant.id)
+            yield from _drop_grants("id", grant.id)
         given = []
         for grant in (*binding.added, *binding.kept):
             made = yield from self._give(msgspec.structs.replace(grant, granted_at=at), make_token)
@@ -170,7 +170,7 @@ class PolicyTables(StoreTable):
     def revoke(self, grant_id: str, at: float) -> Script[GrantRecord]:
         """Remove a grant and its tokens. Raises NotFound."""
         grant = yield from self._take(grant_id, at)
-        yield from self._drop(grant_id)
+        yield from _drop_grants("id", grant_id)
         return grant
 
     @transaction()
@@ -197,11 +197,7 @@ class PolicyTables(StoreTable):
         keys = yield from self._keys.revoke_of_agent(agent_id, at, by)
         if agent is None and not grants and not keys:
             raise NotFound(f"there is no agent {agent_id!r}")
-        yield Query(
-            "DELETE FROM tokens WHERE grant_id IN (SELECT id FROM grants WHERE agent_id = ?)",
-            (agent_id,),
-        )
-        yield Query("DELETE FROM grants WHERE agent_id = ?", (agent_id,))
+        yield from _drop_grants("agent_id", agent_id)
         yield Query("DELETE FROM agents WHERE agent_id = ?", (agent_id,))
         yield Query("DELETE FROM idempotency_claims WHERE agent_id = ?", (owner_of(agent_id),))
         # In the order in which they are stored, and without what is removed then: no deadlock.
@@ -221,7 +217,7 @@ class PolicyTables(StoreTable):
         if rows:
             yield from self._mark(before, *sorted({row[1] for row in rows}))
         for row in rows:
-            yield from self._drop(row[0])
+            yield from _drop_grants("id", row[0])
         yield Query(
             "DELETE FROM policy_changes WHERE at < ? AND generation < (SELECT max(generation)"
             " FROM policy_changes) AND agent_id NOT IN (SELECT agent_id FROM grants)",
@@ -265,12 +261,8 @@ class PolicyTables(StoreTable):
     def drop_server(self, server_id: str, at: float) -> Script[list[GrantRecord]]:
         """Remove the grants for a server that is removed, with their tokens; return them."""
         yield _LOCK
-        yield Query(
-            "DELETE FROM tokens WHERE grant_id IN (SELECT id FROM grants WHERE server_id = ?)",
-            (server_id,),
-        )
         grants = yield from self.grants.read_many("WHERE server_id = ?", server_id)
-        yield Query("DELETE FROM grants WHERE server_id = ?", (server_id,))
+        yield from _drop_grants("server_id", server_id)
         if grants:
             yield from self._mark(at, *sorted({grant.agent_id for grant in grants}))
         return grants
@@ -299,10 +291,6 @@ class PolicyTables(StoreTable):
         yield from self._mark(at, grant.agent_id)
         return grant
 
-    def _drop(self, grant_id: str) -> Script[None]:
-        yield Query("DELETE FROM tokens WHERE grant_id = ?", (grant_id,))
-        yield Query("DELETE FROM grants WHERE id = ?", (grant_id,))
-
     def _mark(self, at: float, *agent_ids: str) -> Script[None]:
         """Note that something of these agents changes."""
         generation = int((yield bump(TOPIC))[0][0])
@@ -328,6 +316,13 @@ def _group(
         if token.grant_id in agents:
             agents[token.grant_id].tokens.append(token)
     return found
+
+
+def _drop_grants(column: str, value: str) -> Script[None]:
+    """Remove the grants with a value in a column, and their tokens."""
+    which = f"FROM grants WHERE {column} = ?"
+    yield Query(f"DELETE FROM tokens WHERE grant_id IN (SELECT id {which})", (value,))
+    yield Query(f"DELETE {which}", (value,))
 
 
 def _in_parts(agent_ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError, VersionConflict
@@ -80,7 +81,7 @@ _POSTGRES: Final = ("postgresql", "postgres")
 _HAS_PGVECTOR: Final = Query("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
 
 
-class Store:
+class Store(AbstractAsyncContextManager["Store"]):
     """All tables of one database. Every method of a table may raise StoreUnavailable."""
 
     def __init__(self, database: Database, vault: StoreVault, kept_events: int = KEPT) -> None:
@@ -137,9 +138,6 @@ class Store:
 
     async def close(self) -> None:
         await self._database.close()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 LABELLED: Final = 150
@@ -88,18 +88,12 @@ def count_in_buckets(bins: Bins) -> list[int]:
 
 def percentiles(bins: Bins, shares: Iterable[float]) -> list[float | None]:
     """Return the latency that each share (0.5, 0.95 …) of calls does not exceed; None for none."""
-    total = sum(bins.values())
-    if not total:
+    places = sorted(bins)
+    reached = list(accumulate(bins[place] for place in places))
+    if not reached:
         return [None for _ in shares]
-    found: list[float | None] = []
-    for share in shares:
-        left = math.ceil(share * total)
-        for place in sorted(bins):
-            left -= bins[place]
-            if left <= 0:
-                found.append(_middle(place))
-                break
-    return found
+    wanted = (math.ceil(share * reached[-1]) for share in shares)
+    return [_middle(places[bisect_left(reached, count)]) for count in wanted]
 
 
 def _middle(place: int) -> float:
