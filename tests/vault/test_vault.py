@@ -126,6 +126,14 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
     assert running.seal(b"x", "row")[1:5] == Vault([TWO]).seal(b"", "")[1:5]
 
 
+def test_keys_that_cannot_be_written_leave_no_copy_of_themselves(tmp_path):
+    file = KeyFile({}, tmp_path)
+    (file.path / "in the way").mkdir(parents=True)
+    with pytest.raises(UsageError, match="cannot be written"):
+        file.write(VaultKeys((ONE,)))
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
 def test_a_retired_key_opens_and_verifies_nothing_but_is_there_for_the_audit(tmp_path):
     old = Vault([ONE])
     text = f"{TWO.hex()} retired:{ONE.hex()}"

@@ -74,8 +74,11 @@ class KeyFile:
         lines += [_RETIRED + _encode(key) for key in keys.retired]
         draft = self.path.with_suffix(f".{secrets.token_hex(4)}.tmp")
         try:
-            _write_private(draft, "\n".join(lines) + "\n")
-            draft.replace(self.path)
+            try:
+                _write_private(draft, "\n".join(lines) + "\n")
+                draft.replace(self.path)
+            finally:
+                draft.unlink(missing_ok=True)
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -118,13 +121,13 @@ def _create_missing(path: Path) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = path.with_suffix(f".{secrets.token_hex(4)}.tmp")
-        _write_private(draft, _encode(new_key()) + "\n")
         try:
+            _write_private(draft, _encode(new_key()) + "\n")
             os.link(draft, path)
         except FileExistsError:
             pass
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
 
