@@ -11,7 +11,7 @@ from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.grants import ANY, KINDS, Grant
 from mcp_junction.policy.principal import Role
 from mcp_junction.policy.tokens import TokenMode
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 from mcp_junction.store.records import KeyRecord
 from mcp_junction.store.store import Store, default_url, open_store
 from mcp_junction.vault.vault import Vault

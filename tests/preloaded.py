@@ -25,7 +25,7 @@ LOADED = (
     "mcp.server.stdio",
     "mcp.server.subscriptions",
     "mcp_junction.api.app",
-    "mcp_junction.audit.retention",
+    "mcp_junction.audit.maintenance",
     "mcp_junction.calls.stages.audit",
     "mcp_junction.cli.audit",
     "mcp_junction.cli.call",

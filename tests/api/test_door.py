@@ -23,7 +23,7 @@ from tests.registry.toolbox import until
 
 from mcp_junction.config.door import DoorConfig, read_door
 from mcp_junction.config.load import without_file
-from mcp_junction.store.revoked_subjects import RevokedSubject
+from mcp_junction.store.keys import RevokedSubject
 from mcp_junction.testing.issuer import FakeIssuer
 from mcp_junction.testing.signed_tokens import forge, signing_key
 

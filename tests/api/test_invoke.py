@@ -13,7 +13,7 @@ from tests.registry.toolbox import Toolbox, tool
 
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.tokens import Token, TokenMode, hash_secret, write_token
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 
 INVOKE = "/api/v1/mcp/invoke"
 CALL = "/api/v1/tools/call"

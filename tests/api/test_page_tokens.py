@@ -12,8 +12,8 @@ from tests.registry.toolbox import Toolbox, tool
 from mcp_junction.config.door import DoorConfig
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.identity.tokens import AccessTokens
+from mcp_junction.store.keys import RevokedSubject
 from mcp_junction.store.records import AuditQuery
-from mcp_junction.store.revoked_subjects import RevokedSubject
 from mcp_junction.testing.issuer import Fault
 from mcp_junction.testing.signed_tokens import signing_key
 

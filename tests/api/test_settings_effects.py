@@ -15,7 +15,7 @@ from tests.audit.test_retention import written
 from tests.http.peer_http import HttpPeer
 from tests.plugin_rest import BOUND, serve_api
 
-from mcp_junction.audit.retention import DAY, FIRST
+from mcp_junction.audit.maintenance import DAY, FIRST
 from mcp_junction.cli.serve import _forget
 from mcp_junction.cli.storage import Storage
 from mcp_junction.config.load import without_file

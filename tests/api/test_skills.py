@@ -12,7 +12,7 @@ from mcp_junction.cli import skills as skills_command
 from mcp_junction.errors import UsageError
 from mcp_junction.skills.classifier import tool_text
 from mcp_junction.skills.embedder import WordVectors, mean, to_floats
-from mcp_junction.store.suggestions import SuggestionRecord
+from mcp_junction.store.skills import SuggestionRecord
 
 SKILLS = "/api/v1/skills"
 MAIL = [

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from mcp_junction.audit.chain import Chain, Entry
-from mcp_junction.audit.indexing import index_missing, reindex
-from mcp_junction.audit.retention import retire
+from mcp_junction.audit.maintenance import index_missing, reindex, retire
 from mcp_junction.audit.verify import verify
 from mcp_junction.protocol.correlation import made_at, new_correlation_id
 from mcp_junction.store import audit_search, audit_terms

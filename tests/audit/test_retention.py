@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from tests.registry.toolbox import until
 
-from mcp_junction.audit.retention import AGAIN, DAY, FIRST, retire_daily
+from mcp_junction.audit.maintenance import AGAIN, DAY, FIRST, retire_daily
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.tasks import TaskScope

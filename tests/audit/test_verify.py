@@ -7,7 +7,7 @@ import pytest
 
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.checkpoints import Checkpoint, CheckpointDirectory, read_exported
-from mcp_junction.audit.retention import retire
+from mcp_junction.audit.maintenance import retire
 from mcp_junction.audit.verify import Verification, verify
 from mcp_junction.store.database import Dialect
 from mcp_junction.store.records import AuditQuery

@@ -12,7 +12,7 @@ from mcp_junction.config.door import DoorConfig
 from mcp_junction.config.load import without_file
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import ConfigError
-from mcp_junction.store.revoked_subjects import RevokedSubject
+from mcp_junction.store.keys import RevokedSubject
 from mcp_junction.testing.issuer import FakeIssuer, Fault
 from mcp_junction.testing.signed_tokens import signing_key
 

@@ -16,7 +16,7 @@ from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.grants import Binding
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 
 READ = CallTarget("s1", "read_file", server="files")
 HANGS = """

@@ -12,7 +12,7 @@ from mcp_junction.governance.policy_sync import BLIND_AFTER, PolicySync
 from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.live_policy import STORE, LivePolicy
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 
 SERVERS = {"files": "s1"}
 READ = CallTarget("s1", "read_file")

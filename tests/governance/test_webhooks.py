@@ -14,7 +14,7 @@ from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.policy.webhook_signing import WINDOW, sign_webhook, verify_webhook
 from mcp_junction.resilience.clock import SystemClock
 from mcp_junction.store.database import Query
-from mcp_junction.store.webhook_deliveries import WAITING, DeliveryRecord, DeliveryState
+from mcp_junction.store.events import WAITING, DeliveryRecord, DeliveryState
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.upstream.http.dialer import Dialer
 

@@ -24,7 +24,7 @@ from tests.registry.toolbox import until
 from mcp_junction.config.load import load
 from mcp_junction.policy.grants import CallLimit, Grant
 from mcp_junction.policy.principal import Role
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 
 AGENT = "the-agent"
 MOST_PAGES = 50

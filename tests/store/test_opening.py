@@ -3,7 +3,9 @@
 import asyncio
 import sqlite3
 import sys
+from typing import ClassVar
 
+import asyncpg
 import pytest
 from tests.plugin_store import schema_url
 from tests.store.records import server
@@ -125,6 +127,27 @@ async def test_many_processes_may_make_one_store_at_once(store_url, vault):
     assert [code for _, code in ended] == [0] * 6, ended
     async with await open_store(store_url, vault) as store:
         assert await store.events.bounds() == (1, 6)
+
+
+class NoExtensions(asyncpg.Connection):
+    """A connection that fails when it is asked which extensions there are."""
+
+    opened: ClassVar[list[asyncpg.Connection]] = []
+
+    async def fetch(self, query, *args, **options):
+        if "pg_available_extensions" in query:
+            self.opened.append(self)
+            raise asyncpg.InternalClientError("asked for extensions")
+        return await super().fetch(query, *args, **options)
+
+
+async def test_a_postgres_that_fails_at_the_last_question_is_left_without_connections(
+    vault, postgres
+):
+    with pytest.raises(StoreUnavailable):
+        await open_store(await schema_url(postgres), vault, connection_class=NoExtensions)
+    assert NoExtensions.opened
+    assert all(connection.is_closed() for connection in NoExtensions.opened)
 
 
 async def test_a_closed_store_says_so(tmp_path, vault, postgres):

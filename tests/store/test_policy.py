@@ -21,7 +21,7 @@ from mcp_junction.policy.grants import (
 )
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.tokens import Token, TokenMode
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 from mcp_junction.store.policy import AgentPolicy
 from mcp_junction.store.records import KeyRecord, ServerRecord
 from mcp_junction.store.store import open_store

@@ -12,19 +12,17 @@ from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.tokens import Token
 from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.resilience.idempotency import ClaimState
-from mcp_junction.store.agents import AgentRecord
 from mcp_junction.store.approvals import ApprovalRecord
 from mcp_junction.store.call_metrics import CallMetricRecord
-from mcp_junction.store.circuits import CircuitRecord
 from mcp_junction.store.credentials import ClientRecord, CredentialRecord, LoginRecord
 from mcp_junction.store.database import migrations
 from mcp_junction.store.escalations import EscalationRecord
-from mcp_junction.store.idempotency_claims import ClaimRecord
-from mcp_junction.store.limits import WindowRecord
+from mcp_junction.store.events import DeliveryRecord
+from mcp_junction.store.grants import AgentRecord
+from mcp_junction.store.keys import RevokedSubject
 from mcp_junction.store.records import KeyRecord, ServerRecord
-from mcp_junction.store.revoked_subjects import RevokedSubject
+from mcp_junction.store.resilience import CircuitRecord, ClaimRecord, WindowRecord
 from mcp_junction.store.store import open_store
-from mcp_junction.store.webhook_deliveries import DeliveryRecord
 from mcp_junction.vault.vault import Vault
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -84,7 +82,7 @@ def test_every_module_that_seals_declares_it():
 
 async def put(table, record) -> None:
     def script():
-        yield table.put(record, table._table.key)
+        yield table.put(record)
 
     await table._database.write(script())
 
@@ -170,6 +168,17 @@ async def test_what_is_not_genuine_is_left_and_counted(store, opener, dump):
         assert (found["servers"].invalid, found["servers"].renewed) == (1, 0)
         assert await turning.policy.grants.all() == []
         assert await turning.servers.all() == [], "a row that was edited does not open"
+
+
+async def test_a_damaged_address_of_a_server_does_not_keep_others_from_being_renewed(
+    store, opener, dump
+):
+    await fill(store)
+    await store.servers.add(ServerRecord("other", "other", "STDIO", {"command": "y"}))
+    await dump.run("UPDATE servers SET health_check_url = 'sealed:abc' WHERE id = 's'")
+    async with await open_store(opener.url, Vault([NEW, OLD])) as turning:
+        found = {one.table: one for one in await turning.protected.renew()}
+        assert (found["servers"].invalid, found["servers"].renewed) == (1, 1)
 
 
 @pytest.mark.req("S-10")

@@ -11,14 +11,14 @@ import pytest
 from mcp_junction.cli import keys
 from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import UsageError
-from mcp_junction.store.serving_lock import ServingLock
+from mcp_junction.store.serving_lock import hold_serving_lock
 from mcp_junction.store.store import default_url, sqlite_file
 
 HOLD = """
 import subprocess, sys
 from pathlib import Path
-from mcp_junction.store.serving_lock import ServingLock
-with ServingLock(Path(sys.argv[1])):
+from mcp_junction.store.serving_lock import hold_serving_lock
+with hold_serving_lock(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     print(child.pid, flush=True)
     sys.stdin.read()
@@ -88,11 +88,14 @@ def test_other_stores_need_no_lock(tmp_path):
 def test_what_the_file_says_does_not_matter_for_who_has_the_lock(tmp_path):
     database = tmp_path / "junction.db"
     (tmp_path / "junction.db.serving").write_text('{"pid": 1, "since": "long ago"}')
-    with ServingLock(database):
-        with pytest.raises(UsageError, match=f"the process {os.getpid()}"), ServingLock(database):
+    with hold_serving_lock(database):
+        with (
+            pytest.raises(UsageError, match=f"the process {os.getpid()}"),
+            hold_serving_lock(database),
+        ):
             pass
         (tmp_path / "junction.db.serving").write_text("?")
-        with pytest.raises(UsageError, match="by another process"), ServingLock(database):
+        with pytest.raises(UsageError, match="by another process"), hold_serving_lock(database):
             pass
-    with ServingLock(database):
+    with hold_serving_lock(database):
         pass

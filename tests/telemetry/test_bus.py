@@ -53,6 +53,23 @@ async def test_who_begins_now_hears_only_what_follows_and_only_what_it_wants(sto
             assert (event.type, event.seq) == ("b", 3)
 
 
+async def test_a_reader_that_is_cancelled_as_an_event_comes_stops(store):
+    async def read(bus: Bus) -> None:
+        async with aclosing(bus.subscribe()) as stream:
+            async for _ in stream:
+                pass
+
+    async with Bus(store.events) as bus:
+        reading = asyncio.ensure_future(read(bus))
+        await until(lambda: any(reader._more._waiters for reader in bus._readers))
+        bus.publish_transient("a", {})
+        reading.cancel()
+        await asyncio.wait({reading}, timeout=10)
+        was_cancelled = reading.cancelled()
+        reading.cancel()
+        assert was_cancelled
+
+
 async def test_events_of_another_process_are_heard_too(opener):
     here, there = await opener(), await opener()
     async with (
@@ -76,6 +93,20 @@ async def test_a_reader_that_comes_too_late_is_told_what_it_missed(opener):
             gap, first = await take(stream, 2)
             assert gap.type == GAP
             assert gap.data["missed"] == first.seq - 1 > 0
+
+
+async def test_a_reader_that_falls_behind_is_told_what_it_missed(opener, monkeypatch):
+    monkeypatch.setattr(buses, "RECENT", 5)
+    store = await opener(kept_events=10)
+    async with Bus(store.events) as bus, aclosing(bus.subscribe(after=0)) as stream:
+        bus.publish("a", {"n": 0})
+        (first,) = await take(stream, 1)
+        for n in range(1, 100):
+            bus.publish("a", {"n": n})
+        await bus.flush()
+        gap, following = await take(stream, 2)
+        assert gap.type == GAP
+        assert gap.data["missed"] == following.seq - first.seq - 1 > 0
 
 
 async def test_what_passes_is_for_those_who_read_now_and_has_no_number(store):

@@ -7,14 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.telemetry.latencies import (
+from mcp_junction.telemetry.tallies import (
     BOUNDS,
     BUCKETS,
+    OTHER,
+    CallTallies,
+    Tally,
     count_in_bins,
     count_in_buckets,
+    keep_busiest,
     percentiles,
 )
-from mcp_junction.telemetry.tallies import OTHER, CallTallies, Tally, keep_busiest
 
 pytestmark = pytest.mark.req("REQ-MCP-OBS-001")
 LATENCY = st.floats(0.002, 3_600_000) | st.sampled_from(BUCKETS)

@@ -2,16 +2,21 @@
 
 import base64
 import stat
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.errors import MissingKey, UsageError, VaultError
-from mcp_junction.vault.key_file import FILE, VARIABLE, KeyFile, VaultKeys, read_keys
+from mcp_junction.vault.key_file import FILE, VARIABLE, KeyFile, VaultKeys
 from mcp_junction.vault.vault import Vault
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
+
+
+def read_keys(environ, data_dir) -> list[bytes]:
+    return list(KeyFile(environ, data_dir).read().active)
 
 
 @given(plain=st.binary(max_size=200), identity=st.text(max_size=30))
@@ -104,6 +109,29 @@ def test_a_key_that_the_file_has_got_since_is_found_when_it_is_met(tmp_path):
     assert running.verify(b"m", other.sign(b"m", "p"), "p")
     assert running.open(old, "row") == b"x"
     assert not running.refresh()
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    writer, read_text = KeyFile({}, tmp_path), Path.read_text
+    old = writer.read()
+
+    def read_then_replace(path, *args, **options):
+        text = read_text(path, *args, **options)
+        monkeypatch.setattr(Path, "read_text", read_text)
+        writer.write(VaultKeys((TWO, *old.active)))
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_then_replace)
+    running = Vault.from_environment({}, tmp_path)
+    assert running.seal(b"x", "row")[1:5] == Vault([TWO]).seal(b"", "")[1:5]
+
+
+def test_keys_that_cannot_be_written_leave_no_copy_of_themselves(tmp_path):
+    file = KeyFile({}, tmp_path)
+    (file.path / "in the way").mkdir(parents=True)
+    with pytest.raises(UsageError, match="cannot be written"):
+        file.write(VaultKeys((ONE,)))
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
 
 
 def test_a_retired_key_opens_and_verifies_nothing_but_is_there_for_the_audit(tmp_path):

@@ -33,7 +33,7 @@ from mcp_junction.governance.escalations import Escalations
 from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.escalations import EscalationQuery, EscalationRecord
-from mcp_junction.store.webhook_deliveries import DeliveryState
+from mcp_junction.store.events import DeliveryState
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 

@@ -30,8 +30,7 @@ from mcp_junction.errors import RequestError
 from mcp_junction.governance.circuits import Circuits
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
-from mcp_junction.telemetry.latencies import percentiles
-from mcp_junction.telemetry.tallies import Tally, ToolKey
+from mcp_junction.telemetry.tallies import Tally, ToolKey, percentiles
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 

@@ -43,7 +43,7 @@ from mcp_junction.policy.principal import (
     explain_refusal,
     has_right,
 )
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, post
 

@@ -28,7 +28,7 @@ from mcp_junction.policy.grants import (
 from mcp_junction.policy.patterns import MAX_PATTERN
 from mcp_junction.policy.principal import MAX_AGENT_ID
 from mcp_junction.policy.tokens import Token, TokenMode
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 
 AgentId = Annotated[str, Meta(min_length=1, max_length=MAX_AGENT_ID, examples=["agent-001"])]
 Pattern = Annotated[

@@ -32,7 +32,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.protocol.names import Pair
 from mcp_junction.store.records import SkillRecord
-from mcp_junction.store.suggestions import APPROVED, PENDING, REJECTED, SuggestionRecord
+from mcp_junction.store.skills import APPROVED, PENDING, REJECTED, SuggestionRecord
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, patch, post
 

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
@@ -289,11 +289,9 @@ class AuditLog:
                 await self._checkpointer.write(self._now())
 
     async def _sleep(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):  # wait_for can swallow a cancellation
                 await self._wake.wait()
-        except TimeoutError:
-            pass
 
     def _next_batch(self) -> AuditBatch | None:
         if self._untold and len(self._entries) < self._most:

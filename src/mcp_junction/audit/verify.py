@@ -1,7 +1,7 @@
 """Verification: checks that audit rows are unchanged, and finds the first bad row of each chain.
 
 It walks every chain, compares it with its checkpoints and anchors, and follows the link from each
-chain to the one that was opened before it.
+chain to the one that was opened before it. The index of each chain is compared with its pages.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mcp_junction.audit.checkpoints import Checkpoint
-from mcp_junction.audit.indexing import IndexCheck
 from mcp_junction.audit.seals import Seals
 from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.audit_index import StoredSegment
+from mcp_junction.store.audit_terms import key_of, may_hold, needs_filter, terms_of
 from mcp_junction.store.records import AuditPage, AuditQuery, AuditRow
 
 
@@ -91,7 +92,7 @@ class _Walk:
 
     async def check(self, trail: AuditTrail, result: Verification, heads: dict[int, str]) -> None:
         result.chains += 1
-        index = IndexCheck(trail, self._writer)
+        index = _IndexCheck(trail, self._writer)
         before: bytes | None = None
         while pages := await trail.pages(self._writer, self.last):
             for page in pages:
@@ -139,6 +140,70 @@ class _Walk:
         if opened.kind == "opened" and (after := _detail(opened).get("after")):
             source = f"the beginning of {self._writer}"
             self.links.append(_Head(after["writer"], after["seq"], after["head"], source))
+
+
+class _IndexCheck:
+    """Compares the index of one chain with its pages, which it is given in order."""
+
+    def __init__(self, trail: AuditTrail, writer: str) -> None:
+        self._trail = trail
+        self._writer = writer
+        self._segments: list[StoredSegment] = []
+        self._terms: dict[int, set[int]] = {}
+        self.faults: list[str] = []
+        """The first one: after it nothing more is compared."""
+
+    async def add(self, page: AuditPage) -> None:
+        """Check one page, and its segment when it is the last one of it."""
+        segment = None if self.faults else await self._segment_of(page)
+        if segment is None:
+            return
+        numbers = {spot.last_seq: number for number, spot in enumerate(segment.spots)}
+        number = numbers.get(page.last_seq)
+        if number is None or page.first_seq < segment.first_seq:
+            self._fail(segment)
+            return
+        for row in page.rows():
+            for term in terms_of(key_of(row)):
+                self._terms.setdefault(term, set()).add(number)
+            if not _is_held(row, segment):
+                self._fail(segment)
+                return
+        if page.last_seq == segment.last_seq:
+            await self._check_terms(segment)
+
+    async def _segment_of(self, page: AuditPage) -> StoredSegment | None:
+        """Return the segment of a page; None where the index ends before it."""
+        while self._segments and self._segments[0].last_seq < page.first_seq:
+            self._segments.pop(0)
+            self._terms = {}
+        if not self._segments:
+            try:
+                self._segments = await self._trail.index.segments(self._writer, page.first_seq - 1)
+            except (msgspec.MsgspecError, TypeError, ValueError):
+                self._fail(None)
+            self._terms = {}
+        return self._segments[0] if self._segments else None
+
+    async def _check_terms(self, segment: StoredSegment) -> None:
+        """Compare the terms of a segment, as far as retention has left its pages."""
+        stored = await self._trail.index.terms(segment)
+        kept = {number for numbers in self._terms.values() for number in numbers}
+        named = {term: set(pages) & kept for term, pages in stored.items() if set(pages) & kept}
+        if named != self._terms:
+            self._fail(segment)
+
+    def _fail(self, segment: StoredSegment | None) -> None:
+        where = "" if segment is None else f" at rows {segment.first_seq} to {segment.last_seq}"
+        self.faults.append(f"the index of writer {self._writer} differs from its pages{where}")
+
+
+def _is_held(row: AuditRow, segment: StoredSegment) -> bool:
+    """Whether the correlation id of a row leads to its segment."""
+    correlation = row.correlation_id
+    if correlation is None or not needs_filter(correlation, row.at):
+        return True
+    return may_hold(segment.correlations, correlation)
 
 
 def _sort_checkpoints(

@@ -22,8 +22,14 @@ from mcp_junction.protocol.versions import (
     SIGN_IN_NEEDED,
 )
 from mcp_junction.resilience.failures import FailureKind
-from mcp_junction.telemetry.latencies import add_bins, count_in_bins
-from mcp_junction.telemetry.tallies import OTHER, CallTallies, Tally, ToolKey
+from mcp_junction.telemetry.tallies import (
+    OTHER,
+    CallTallies,
+    Tally,
+    ToolKey,
+    add_bins,
+    count_in_bins,
+)
 from mcp_junction.upstream.outcome import CANCELLED, RESULT, SUSPENDED
 
 TOOL_FAILED: Final = "tool"

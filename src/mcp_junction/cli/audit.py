@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mcp_junction.audit.checkpoints import Checkpoint, read_exported
-from mcp_junction.audit.indexing import reindex
+from mcp_junction.audit.maintenance import reindex
 from mcp_junction.audit.verify import verify
 from mcp_junction.cli.durations import parse_past
 from mcp_junction.cli.options import add_store_options, make_parser

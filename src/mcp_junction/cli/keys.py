@@ -27,9 +27,9 @@ from mcp_junction.policy.principal import (
     explain_refusal,
     has_right,
 )
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
+from mcp_junction.store.keys import RevokedSubject
 from mcp_junction.store.records import KeyRecord
-from mcp_junction.store.revoked_subjects import RevokedSubject
 from mcp_junction.store.store import Store
 from mcp_junction.telemetry.bus import Bus
 

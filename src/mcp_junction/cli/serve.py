@@ -237,7 +237,7 @@ async def _make_first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> N
 
 def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
     """Remove what is too old from the audit, and expired grants, daily; 0 days is never."""
-    from mcp_junction.audit.retention import retire_daily
+    from mcp_junction.audit.maintenance import retire_daily
     from mcp_junction.cli.storage import AUDIT
     from mcp_junction.governance.approvals import retire_approvals_daily
     from mcp_junction.governance.policy_sync import retire_policy_daily
@@ -255,7 +255,7 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
 
 def _index_audit(storage: Storage, audit: AuditLog, junction: Junction) -> None:
     """Index what other writers of the audit left out, also those of before there was an index."""
-    from mcp_junction.audit.indexing import index_regularly
+    from mcp_junction.audit.maintenance import index_regularly
 
     index = partial(index_regularly, storage.store.audit, audit.writer, junction.clock)
     junction.tasks.supervise("audit index", index, is_vital=False)

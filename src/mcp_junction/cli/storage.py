@@ -15,7 +15,7 @@ from mcp_junction.cli.environment import hidden_values, variables
 from mcp_junction.cli.options import data_dir, read_service_dotenv
 from mcp_junction.config.variables import is_own_variable, is_secret_variable
 from mcp_junction.redaction.known import KNOWN
-from mcp_junction.store.serving_lock import ServingLock
+from mcp_junction.store.serving_lock import hold_serving_lock
 from mcp_junction.store.store import Store, default_url, open_store, sqlite_file
 from mcp_junction.vault.key_file import KeyFile
 from mcp_junction.vault.vault import Vault
@@ -51,7 +51,7 @@ async def open_storage(
 ) -> AsyncIterator[Storage]:
     """Open the store that the options, or else the environment or ``.env``, name.
 
-    ``serving``: take the ServingLock. Raises UsageError when another process has it.
+    ``serving``: take the serving lock. Raises UsageError when another process has it.
     """
     folder, dotenv = data_dir(args), read_service_dotenv(args)
     environ = {**dotenv, **variables()}
@@ -64,7 +64,7 @@ async def open_storage(
     for value in (*hidden_values(), *_secrets_of(dotenv)):
         KNOWN.learn_value(value)
     file = sqlite_file(url) if serving else None
-    with ServingLock(file) if file is not None else nullcontext():
+    with hold_serving_lock(file) if file is not None else nullcontext():
         async with await open_store(url, vault) as store:
             yield Storage(store, vault, folder, key_file)
 

@@ -25,8 +25,7 @@ from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, open_storage
 from mcp_junction.errors import UsageError
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.store.protected import RenewedRows
-from mcp_junction.store.vault_users import VaultUser
+from mcp_junction.store.protected import RenewedRows, VaultUser
 from mcp_junction.vault.key_file import VARIABLE, VaultKeys, new_key
 from mcp_junction.vault.vault import key_id_of
 

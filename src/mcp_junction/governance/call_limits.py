@@ -24,7 +24,7 @@ from mcp_junction.resilience.buckets import (
     take_from_each,
 )
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.store.limits import LimitTable, WindowRecord
+from mcp_junction.store.resilience import LimitTable, WindowRecord
 
 log = logging.getLogger("mcp_junction.governance")
 

@@ -22,7 +22,7 @@ from mcp_junction.resilience.breaker import (
     BreakerSettings,
 )
 from mcp_junction.resilience.breakers import Breakers
-from mcp_junction.store.circuits import CircuitTable
+from mcp_junction.store.resilience import CircuitTable
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 

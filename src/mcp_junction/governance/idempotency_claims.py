@@ -30,7 +30,7 @@ from mcp_junction.resilience.idempotency import (
     judge_claim,
 )
 from mcp_junction.store.audit import AuditTrail
-from mcp_junction.store.idempotency_claims import ClaimRecord, ClaimTable
+from mcp_junction.store.resilience import ClaimRecord, ClaimTable
 from mcp_junction.tasks import wait_unless
 
 log = logging.getLogger("mcp_junction.governance")

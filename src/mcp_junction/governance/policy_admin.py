@@ -32,7 +32,7 @@ from mcp_junction.governance.policy_sync import PolicySync
 from mcp_junction.policy.grants import ANY, Grant, bind, check_agent_id, check_grant
 from mcp_junction.policy.principal import Principal, can_change_policy_of
 from mcp_junction.policy.tokens import APPROVAL, NONE, Token, hash_secret, write_token
-from mcp_junction.store.agents import AgentRecord
+from mcp_junction.store.grants import AgentRecord
 from mcp_junction.store.policy import GivenGrant
 from mcp_junction.store.store import Store
 from mcp_junction.telemetry.bus import Bus

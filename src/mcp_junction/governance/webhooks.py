@@ -28,14 +28,14 @@ from mcp_junction.policy.webhook_signing import MIN_SECRET, sign_webhook
 from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.store.records import EventRecord
-from mcp_junction.store.webhook_deliveries import (
+from mcp_junction.store.events import (
     DEAD,
     WAITING,
     DeliveryRecord,
     DeliveryState,
     DeliveryTable,
 )
+from mcp_junction.store.records import EventRecord
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.upstream.http.connection import parse_target

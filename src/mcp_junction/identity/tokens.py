@@ -26,7 +26,7 @@ from mcp_junction.errors import ScopesMissing, TokenRefused
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.policy.grants import check_agent_id
 from mcp_junction.policy.principal import Principal, Role, TokenClaims
-from mcp_junction.store.revoked_subjects import TOPIC, RevokedSubjects
+from mcp_junction.store.keys import REVOKED_SUBJECTS_TOPIC, RevokedSubjects
 
 LEEWAY: Final = 60.0
 """Seconds by which the issuer's clock may differ from ours."""
@@ -268,7 +268,7 @@ class AccessTokens:
 
     async def follow(self, generations: Mapping[str, int]) -> None:
         """Take over revocations, of this process or another. Raises StoreUnavailable."""
-        generation = generations.get(TOPIC, 0)
+        generation = generations.get(REVOKED_SUBJECTS_TOPIC, 0)
         if self._revoked is None or generation == self.generation:
             return
         self._not_before = await self._revoked.of_issuer(self.door.issuer)

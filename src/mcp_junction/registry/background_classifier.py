@@ -32,8 +32,8 @@ from mcp_junction.skills.embedder import MODEL
 from mcp_junction.skills.features import ToolText, make_text, read_tool
 from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
+from mcp_junction.store.classification import StoredVector
 from mcp_junction.store.records import PendingTool, SkillRecord
-from mcp_junction.store.vectors import StoredVector
 from mcp_junction.tasks import OnDemandTask
 
 log = logging.getLogger("mcp_junction.registry")

@@ -32,8 +32,7 @@ from mcp_junction.telemetry.exposition import (
     MetricKind,
     format_families,
 )
-from mcp_junction.telemetry.latencies import BUCKETS, count_in_buckets
-from mcp_junction.telemetry.tallies import Tally
+from mcp_junction.telemetry.tallies import BUCKETS, Tally, count_in_buckets
 from mcp_junction.upstream.state import ServerState
 
 LABELLED: Final = 250

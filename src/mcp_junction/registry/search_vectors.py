@@ -28,10 +28,10 @@ from mcp_junction.search.semantic import SemanticIndex
 from mcp_junction.search.vectors import KeptVector, VectorStore
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.slices import Slices
+from mcp_junction.store.classification import StoredVector
 from mcp_junction.store.records import ToolRecord
 from mcp_junction.store.store import Store
 from mcp_junction.store.tools import SKILLS_TOPIC, TOOLS_TOPIC
-from mcp_junction.store.vectors import StoredVector
 from mcp_junction.tasks import TaskScope
 
 IDLE: Final = 600.0

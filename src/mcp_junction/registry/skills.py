@@ -14,8 +14,7 @@ from mcp_junction.registry.background_classifier import BackgroundClassifier
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.skills.classifier import taxonomy
 from mcp_junction.store.records import SkillRecord
-from mcp_junction.store.skills import TAXONOMY
-from mcp_junction.store.suggestions import APPROVED, PENDING, REJECTED
+from mcp_junction.store.skills import APPROVED, PENDING, REJECTED, TAXONOMY
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 
 _APART: Final = re.compile(r"[^a-z0-9]+")

@@ -22,8 +22,8 @@ from mcp_junction.skills.embedder import MODEL
 from mcp_junction.skills.features import read_tool
 from mcp_junction.skills.suggestions import describe_group
 from mcp_junction.store.records import OFFLINE, REVIEW, Classified, PendingTool
+from mcp_junction.store.skills import PENDING, REJECTED, SuggestionRecord
 from mcp_junction.store.store import Store
-from mcp_junction.store.suggestions import PENDING, REJECTED, SuggestionRecord
 
 UNSURE: Final = 0.2
 """A tool whose likeliest skill is less likely than this fits none."""

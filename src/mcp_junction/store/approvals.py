@@ -12,9 +12,8 @@ import msgspec
 
 from mcp_junction.errors import NotFound
 from mcp_junction.policy.approvals import ApprovalState
-from mcp_junction.store.database import Database, Query, Script, insert
-from mcp_junction.store.servers import Sealer
-from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
+from mcp_junction.store.database import Query, Script
+from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
 PENDING: Final = ApprovalState.PENDING
@@ -64,30 +63,21 @@ class ApprovalQuery(NamedTuple):
     limit: int = 100
 
 
-_TABLE: Final = Table("approvals", ApprovalRecord)
-_KEY: Final = ("id",)
 _OPEN: Final = "WHERE binding = ? AND closed_at IS NULL"
-_ADD: Final = (
-    f"{insert(_TABLE.name, _TABLE.columns)}"
-    " ON CONFLICT (binding) WHERE closed_at IS NULL DO NOTHING RETURNING id"
-)
 
 
 class ApprovalTable(SignedTable[ApprovalRecord]):
     """All requests for approval that are kept."""
 
+    _table = Table("approvals", ApprovalRecord)
     protected = ("arguments", "mac")
-
-    def __init__(self, database: Database, sealer: Sealer, signer: Signer) -> None:
-        super().__init__(database, signer, _TABLE)
-        self._sealer = sealer
 
     async def find(self, approval_id: str) -> ApprovalRecord:
         """Read one. Raises NotFound."""
-        found = await self.read_all("WHERE id = ?", approval_id)
-        if not found:
+        found = await self.read_first("WHERE id = ?", approval_id)
+        if found is None:
             raise NotFound(f"there is no request for approval {approval_id!r}")
-        return found[0]
+        return found
 
     async def read(self, asked: ApprovalQuery) -> list[ApprovalRecord]:
         """Read requests, the newest first."""
@@ -104,32 +94,33 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
     @transaction()
     def add(self, new: ApprovalRecord) -> Script[tuple[ApprovalRecord, bool]]:
         """Store a request, unless the same call has one; return that, and whether it is new."""
-        now, values = new.requested_at, self._table.values(self.sign(new))
+        now = new.requested_at
+        add = self._table.add(
+            self.sign(new), " ON CONFLICT (binding) WHERE closed_at IS NULL DO NOTHING RETURNING id"
+        )
         found = yield from self.read_one(_OPEN, new.binding)
         if found is not None and now < found.expires_at:
             return found, False
         if found is not None:
             over = msgspec.structs.replace(found, state=found.state_at(now), closed_at=now)
             yield from self._replace(over, found.state)
-        if (yield Query(_ADD, values)):
+        if (yield add):
             return new, True
         found = yield from self.read_one(_OPEN, new.binding)
         if found is not None:  # another process was first
             return found, False
         yield Query(f"DELETE FROM approvals {_OPEN}", (new.binding,))  # it has no valid MAC
-        yield Query(_ADD, values)
+        yield add
         return new, True
 
     async def find_open(self, binding: str) -> ApprovalRecord | None:
         """Read the request of a call that is neither used nor replaced."""
-        found = await self.read_all(_OPEN, binding)
-        return found[0] if found else None
+        return await self.read_first(_OPEN, binding)
 
     async def count_pending(self, agent_id: str, now: float) -> int:
         """Count what waits for somebody to decide about an agent's calls."""
-        where = "SELECT count(*) FROM approvals WHERE agent_id = ? AND state = ? AND expires_at > ?"
-        query = Query(where, (agent_id, PENDING.value, now))
-        return await self._database.read(query, lambda rows: int(rows[0][0]))
+        sql = "SELECT count(*) FROM approvals WHERE agent_id = ? AND state = ? AND expires_at > ?"
+        return await self._read_number(sql, agent_id, PENDING.value, now) or 0
 
     @transaction()
     def decide(
@@ -159,13 +150,9 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
         used = msgspec.structs.replace(found, state=ApprovalState.USED, closed_at=now)
         return (yield from self._replace(used, APPROVED))
 
-    def seal(self, arguments: bytes, approval_id: str) -> bytes:
-        """Encrypt the arguments of a request."""
-        return self._sealer.seal(arguments, _identity(approval_id))
-
     def reveal(self, record: ApprovalRecord) -> bytes:
         """Decrypt the arguments of a request. Raises VaultError."""
-        return self._sealer.open(record.arguments, _identity(record.id))
+        return self._open(record.arguments, record.id)
 
     @transaction()
     def retire(self, before: float) -> Script[int]:
@@ -173,30 +160,15 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
         rows = yield Query("DELETE FROM approvals WHERE expires_at < ? RETURNING id", (before,))
         return len(rows)
 
-    def _reseal(self, record: ApprovalRecord) -> ApprovalRecord:
-        return msgspec.structs.replace(record, arguments=self.seal(self.reveal(record), record.id))
-
     def _replace(self, new: ApprovalRecord, expected: ApprovalState) -> Script[bool]:
         """Store a record in place of the one with its id, if that is as expected."""
         signed = self.sign(new)
+        # A rotation may have sealed the arguments anew since they were read.
+        names = "state", "decided_at", "decided_by", "note", "closed_at", "arguments", "mac"
+        clause, args = self._table.assignments({name: getattr(signed, name) for name in names})
         rows = yield Query(
-            "UPDATE approvals SET state = ?, decided_at = ?, decided_by = ?, note = ?,"
-            " closed_at = ?, arguments = ?, mac = ?"
+            f"UPDATE approvals SET {clause}"
             " WHERE id = ? AND state = ? AND closed_at IS NULL RETURNING id",
-            (
-                signed.state.value,
-                signed.decided_at,
-                signed.decided_by,
-                signed.note,
-                signed.closed_at,
-                signed.arguments,  # a rotation may have sealed them anew since they were read
-                signed.mac,
-                signed.id,
-                expected.value,
-            ),
+            (*args, signed.id, expected.value),
         )
         return bool(rows)
-
-
-def _identity(approval_id: str) -> str:
-    return f"approvals/{approval_id}"

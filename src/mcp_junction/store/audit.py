@@ -35,9 +35,7 @@ from mcp_junction.store.records import (
 from mcp_junction.store.table import StoreTable, Table, transaction
 
 WRITERS = Table("audit_writers", AuditWriter)
-_ADD: Final = (
-    f"{insert('audit_pages', PAGES.columns)} ON CONFLICT (writer, last_seq) DO NOTHING RETURNING 1"
-)
+_ADD: Final = f"{PAGES.insert} ON CONFLICT (writer, last_seq) DO NOTHING RETURNING 1"
 _ADD_ALL: Final = (
     f"WITH page AS ({_ADD}),"
     " opened AS (INSERT INTO audit_open (writer, seq)"
@@ -67,7 +65,7 @@ class IntentCheck:
         """
         self._make = make
         self.order = order
-        self.is_wanted: Callable[[], bool] = _is_wanted
+        self.is_wanted: Callable[[], bool] = lambda: True
         """Whether somebody still waits for it."""
         self.refusal: str | None = None
         """Why the intent is refused, if it is; known once its page is stored."""
@@ -77,10 +75,6 @@ class IntentCheck:
     def run(self) -> Script[None]:
         if self.is_wanted():
             self.refusal = yield from self._make()
-
-
-def _is_wanted() -> bool:
-    return True
 
 
 class AuditTrail(StoreTable):
@@ -117,7 +111,7 @@ class AuditTrail(StoreTable):
             f"SELECT {_HEAD} FROM audit_pages JOIN audit_writers w ON w.writer = audit_pages.writer"
             " ORDER BY w.opened_at DESC, audit_pages.last_seq DESC LIMIT 1"
         )
-        yield Query(insert("audit_writers", WRITERS.columns), WRITERS.values(writer))
+        yield WRITERS.add(writer)
         return _head(before[0]) if before else None
 
     @transaction()
@@ -224,7 +218,7 @@ def _append(dialect: Dialect, seal: Compute, checks: Sequence[IntentCheck]) -> S
     add = _add_at_once if dialect is Dialect.POSTGRES else _add
     if not (yield from add(sealed, not (sealed.segment or checks))):
         return
-    for check in sorted(checks, key=_order):
+    for check in sorted(checks, key=lambda check: check.order):
         yield from check.run()
     if sealed.segment is not None:
         yield from add_segment(sealed.segment)
@@ -251,10 +245,6 @@ def _add_at_once(sealed: SealedPage, is_all: bool) -> Script[bool]:
     closed = [writer for writer, _ in closes], [seq for _, seq in closes]
     values = (*PAGES.values(page), *opened, *closed)
     return bool((yield Query(_ADD_ALL, values, only=is_all)))
-
-
-def _order(check: IntentCheck) -> str:
-    return check.order
 
 
 def _head(row: Row) -> AuditHead:

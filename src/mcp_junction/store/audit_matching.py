@@ -12,7 +12,7 @@ import msgspec
 
 from mcp_junction.policy.decision import ALLOW, DENY, NO_GRANT
 from mcp_junction.policy.principal import Role
-from mcp_junction.store.audit_terms import bits_of, decision_term, server_term, tool_term, who
+from mcp_junction.store.audit_terms import bits_of, make_terms
 from mcp_junction.store.database import Dialect
 from mcp_junction.store.records import UNKNOWN, AuditPage, AuditQuery, AuditRow
 
@@ -39,15 +39,9 @@ def select_rows(page: AuditPage, asked: AuditQuery, texts: Sequence[bytes] = ())
 def terms_asked_for(asked: AuditQuery) -> list[int]:
     """Return the terms that all pages with rows of this query have."""
     if asked.own_calls_of is not None:  # more could show what is masked in its rows
-        return [who(asked.own_calls_of)]
-    found = [who(name) for name in (asked.agent, asked.actor) if name]
-    if asked.tool is not None:
-        found.append(tool_term(asked.tool))
-    if asked.server_id is not None:
-        found.append(server_term(asked.server_id))
-    if asked.decision is not None and asked.decision != ALLOW:
-        found.append(decision_term(asked.decision))
-    return list(dict.fromkeys(found))
+        return make_terms([asked.own_calls_of], (), None, None)
+    who = asked.agent or None, asked.actor or None
+    return list(dict.fromkeys(make_terms(who, [asked.tool], asked.server_id, asked.decision)))
 
 
 def texts_asked_for(asked: AuditQuery) -> list[bytes]:
@@ -75,21 +69,15 @@ def filter_test(correlation_id: str, dialect: Dialect) -> tuple[str, list[int | 
 
 def matches(row: AuditRow, asked: AuditQuery) -> bool:
     """Whether a row is one that is asked for."""
-    for column in EXACT:
-        value = getattr(asked, column)
-        if value is not None and getattr(row, column) != value:
-            return False
-    if asked.agent is not None and row.acting_agent != asked.agent:
-        return False
-    if asked.tool is not None and asked.tool not in (row.tool_name, row.target):
-        return False
-    if asked.decision is not None and row.decision != asked.decision:
-        return False
-    if asked.since is not None and row.at < asked.since:
-        return False
-    if asked.until is not None and row.at >= asked.until:
-        return False
-    return asked.before is None or when(row) < asked.before
+    return (
+        all(getattr(asked, column) in (None, getattr(row, column)) for column in EXACT)
+        and asked.agent in (None, row.acting_agent)
+        and asked.tool in (None, row.tool_name, row.target)
+        and asked.decision in (None, row.decision)
+        and (asked.since is None or row.at >= asked.since)
+        and (asked.until is None or row.at < asked.until)
+        and (asked.before is None or when(row) < asked.before)
+    )
 
 
 _OF_CALLS: Final = ("call", "intent", "outcome")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -52,24 +52,11 @@ _END: Final = "\U0010ffff"
 _SPOT: Final = "last_at, writer, last_seq, first_at, last_seq - first_seq + 1"
 
 
-class _PageSource(Protocol):
-    """Where candidates come from, the youngest first."""
-
-    spots: list[PageSpot]
-    """Pages that are known and not taken yet, in any order."""
-    floor: float
-    """No page that comes later has a row younger than this; minus infinity at the end."""
-
-    async def advance(self) -> int:
-        """Find more pages; return the work that it was."""
-        ...
-
-
 class AuditSearch:
     """One search."""
 
     def __init__(self, database: Database, asked: AuditQuery, enough: float = ENOUGH) -> None:
-        self._database = database
+        self.database = database
         self._asked = asked
         self._enough = enough
         self._work = 0
@@ -99,7 +86,7 @@ class AuditSearch:
     # -- where to look
 
     async def _choose_sources(self) -> list[_PageSource]:
-        asked, database = self._asked, self._database
+        asked, database = self._asked, self.database
         bounds = _TimeBounds.of(asked)
         wanted = terms_asked_for(asked)
         own_time = None if asked.correlation_id is None else made_at(asked.correlation_id)
@@ -122,7 +109,7 @@ class AuditSearch:
             f"SELECT count(*) FROM (SELECT 1 FROM audit_pages WHERE {chains} LIMIT ?) t",
             (*args, _LONG_TAIL + 1),
         )
-        return await self._database.read(query, lambda rows: int(rows[0][0])) > _LONG_TAIL
+        return await self.database.read(query, lambda rows: int(rows[0][0])) > _LONG_TAIL
 
     # -- reading
 
@@ -159,9 +146,9 @@ class AuditSearch:
 
     async def fetch(self, query: Query, make: Callable[[Rows], T]) -> T:
         """Run a query; its rows are long, so they are worked on off the event loop."""
-        if self._database.dialect is Dialect.SQLITE:
-            return await self._database.read(query, make)
-        rows = await self._database.read(query, _as_they_are)
+        if self.database.dialect is Dialect.SQLITE:
+            return await self.database.read(query, make)
+        rows = await self.database.read(query, list)
         return await asyncio.to_thread(make, rows)
 
     async def walk(
@@ -173,7 +160,7 @@ class AuditSearch:
             f"SELECT {_SPOT} FROM audit_pages WHERE {where} ORDER BY {order} LIMIT ?",
             (*args, limit),
         )
-        spots = _some_rows(await self._database.read(query, _spots))
+        spots = _some_rows(await self.database.read(query, _spots))
         if not spots or not self._texts:
             return spots, spots
         return spots, await self.find_pages(f"{where} AND last_at >= ?", *args, spots[-1].last_at)
@@ -184,10 +171,7 @@ class AuditSearch:
             f"SELECT {_SPOT} FROM audit_pages WHERE {where} AND {self._holds}",
             (*args, *self._texts),
         )
-        return await self._database.read(query, _spots)
-
-    async def read(self, query: Query, make: Callable[[Rows], T]) -> T:
-        return await self._database.read(query, make)
+        return await self.database.read(query, _spots)
 
 
 class _TimeBounds(msgspec.Struct, frozen=True):
@@ -205,46 +189,60 @@ class _TimeBounds(msgspec.Struct, frozen=True):
     def within(self, since: float, until: float) -> _TimeBounds:
         return _TimeBounds(max(self.since, since), min(self.until, until))
 
-    def tests(self) -> tuple[list[str], list[float]]:
-        """Make the tests of pages, segments or terms that may have rows of this time."""
-        tests, args = ["TRUE"], list[float]()
+    def tests(self, table: str = "") -> tuple[list[str], list[Any]]:
+        """Make the tests of pages, segments or terms that may have rows of this time.
+
+        ``table`` stands before the names of their columns.
+        """
+        tests, args = ["TRUE"], list[Any]()
         if self.since > -math.inf:
-            tests.append("last_at >= ?")
+            tests.append(f"{table}last_at >= ?")
             args.append(self.since)
         if self.until < math.inf:
-            tests.append("first_at <= ?")
+            tests.append(f"{table}first_at <= ?")
             args.append(self.until)
         return tests, args
 
 
-class _PagesByTime:
+class _PageSource:
+    """Where candidates come from, the youngest first."""
+
+    def __init__(self, search: AuditSearch, bounds: _TimeBounds) -> None:
+        self._search = search
+        self._bounds = bounds
+        self.spots: list[PageSpot] = []
+        """Pages that are known and not taken yet, in any order."""
+        self.floor = math.inf
+        """No page that comes later has a row younger than this; minus infinity at the end."""
+
+    async def advance(self) -> int:
+        """Find more pages; return the work that it was."""
+        raise NotImplementedError
+
+
+class _PagesByTime(_PageSource):
     """Pages by time: all, or those of some chains after a row. Searches the bytes of each."""
 
     def __init__(
         self, search: AuditSearch, bounds: _TimeBounds, chains: Sequence[tuple[str, int]] = ()
     ) -> None:
-        self.spots: list[PageSpot] = []
-        self.floor = math.inf
-        self._search = search
+        super().__init__(search, bounds)
+        self._chains = chains
         self._after: PageSpot | None = None
         self._limit = _FIRST_WALK
-        self._tests, self._args = list[str](), list[Any]()
-        tests, args = bounds.tests()
-        self._tests += tests
-        self._args += args
-        self._order = "last_at DESC, writer DESC, last_seq DESC"
-        if chains:
-            test, more = _of_chains(chains)
-            self._tests.append(f"({test})")
-            self._args += more
-            self._order = f"+{self._order}"  # by the key of the chains, not along all times
 
     async def advance(self) -> int:
-        tests, args = list(self._tests), list(self._args)
+        tests, args = self._bounds.tests()
+        order = "last_at DESC, writer DESC, last_seq DESC"
+        if self._chains:
+            test, more = _of_chains(self._chains)
+            tests.append(f"({test})")
+            args += more
+            order = f"+{order}"  # by the key of the chains, not along all times
         if self._after is not None:
             tests.append("last_at <= ? AND (last_at, writer, last_seq) < (?, ?, ?)")
             args += [self._after.last_at, *self._after[:3]]
-        seen, found = await self._search.walk(tests, args, self._order, self._limit)
+        seen, found = await self._search.walk(tests, args, order, self._limit)
         self._limit = min(self._limit * _FASTER, _WALKED)
         self.spots += found
         self._after = seen[-1] if seen else self._after
@@ -253,29 +251,44 @@ class _PagesByTime:
         return sum(spot.rows for spot in seen) + len(seen)
 
 
-class _PagesByTerms:
+class _PagesBySegment(_PageSource):
+    """Pages of segments, a few segments at a time."""
+
+    _after: tuple[float, int] | None = None
+
+    async def _read_segments(
+        self, select: str, given: Sequence[Any], number: str, limit: int, table: str = ""
+    ) -> Rows:
+        """Read the next segments: their time, their number and what else is selected.
+
+        ``number`` is the column of the latter, ``given`` are the arguments of ``select``.
+        """
+        tests, args = self._bounds.tests(table)
+        key = f"{table}last_at", f"{table}{number}"
+        if self._after is not None:
+            tests.append(f"{key[0]} <= ? AND ({', '.join(key)}) < (?, ?)")
+            args += [self._after[0], *self._after]
+        query = Query(
+            f"SELECT {', '.join(key)}, {select} {' AND '.join(tests)}"
+            f" ORDER BY {' DESC, '.join(key)} DESC LIMIT ?",
+            (*given, *args, limit),
+        )
+        rows = await self._search.database.read(query, list)
+        is_end = len(rows) < limit
+        self._after = None if is_end else (rows[-1][0], int(rows[-1][1]))
+        self.floor = -math.inf if is_end else rows[-1][0]
+        return rows
+
+
+class _PagesByTerms(_PagesBySegment):
     """Pages that have all of some terms, by the index."""
 
     def __init__(self, search: AuditSearch, bounds: _TimeBounds, terms: Sequence[int]) -> None:
-        self.spots: list[PageSpot] = []
-        self.floor = math.inf
-        self._search = search
-        self._bounds = bounds
-        self._after: tuple[float, int] | None = None
+        super().__init__(search, bounds)
         self._limit = _FIRST_SEGMENTS
         self._terms = terms
 
     async def advance(self) -> int:
-        rows = await self._search.read(self._query(), _as_they_are)
-        for row in rows:
-            self.spots += _spots_with_all(row, self._bounds)
-        is_end = len(rows) < self._limit
-        self._after = None if is_end else (rows[-1][0], int(rows[-1][1]))
-        self.floor = -math.inf if is_end else rows[-1][0]
-        self._limit = min(self._limit * _FASTER, _SEGMENTS)
-        return 50 * len(rows) + 50
-
-    def _query(self) -> Query:
         first, *others = self._terms
         joins = "".join(
             f" JOIN audit_terms t{n} ON t{n}.term = ? AND t{n}.last_at = t.last_at"
@@ -283,47 +296,30 @@ class _PagesByTerms:
             for n in range(len(others))
         )
         pages = "".join(f", t{n}.pages" for n in range(len(others)))
-        tests, args = self._bounds.tests()
-        tests = [f"t.{test}" if test != "TRUE" else test for test in tests]
-        after: tuple[Any, ...] = ()
-        if self._after is not None:
-            tests.append("t.last_at <= ? AND (t.last_at, t.segment) < (?, ?)")
-            after = (self._after[0], *self._after)
-        return Query(
-            f"SELECT t.last_at, t.segment, s.writer, s.pages, t.pages{pages} FROM audit_terms t"
-            f"{joins} JOIN audit_segments s ON s.id = t.segment"
-            f" WHERE t.term = ? AND {' AND '.join(tests)}"
-            " ORDER BY t.last_at DESC, t.segment DESC LIMIT ?",
-            (*others, first, *args, *after, self._limit),
+        select = (
+            f"s.writer, s.pages, t.pages{pages} FROM audit_terms t{joins}"
+            " JOIN audit_segments s ON s.id = t.segment WHERE t.term = ? AND"
         )
+        given = (*others, first)
+        rows = await self._read_segments(select, given, "segment", self._limit, "t.")
+        self._limit = min(self._limit * _FASTER, _SEGMENTS)
+        for row in rows:
+            self.spots += _spots_with_all(row, self._bounds)
+        return 50 * len(rows) + 50
 
 
-class _PagesByFilter:
+class _PagesByFilter(_PagesBySegment):
     """Pages with what is asked for, of segments whose filter may hold a correlation id."""
 
     def __init__(
         self, search: AuditSearch, bounds: _TimeBounds, test: tuple[str, list[int | bytes]]
     ) -> None:
-        self.spots: list[PageSpot] = []
-        self.floor = math.inf
-        self._search = search
-        self._bounds = bounds
+        super().__init__(search, bounds)
         self._may_hold, self._args = test
-        self._after: tuple[float, int] | None = None
 
     async def advance(self) -> int:
-        tests, args = self._bounds.tests()
-        after: tuple[Any, ...] = ()
-        if self._after is not None:
-            tests.append("last_at <= ? AND (last_at, id) < (?, ?)")
-            after = (self._after[0], *self._after)
-        query = Query(
-            f"SELECT last_at, id, writer, first_seq, last_seq, {self._may_hold}"
-            f" FROM audit_segments WHERE {' AND '.join(tests)}"
-            f" ORDER BY last_at DESC, id DESC LIMIT {_FILTERS}",
-            (*self._args, *args, *after),
-        )
-        rows = await self._search.read(query, _as_they_are)
+        select = f"writer, first_seq, last_seq, {self._may_hold} FROM audit_segments WHERE"
+        rows = await self._read_segments(select, self._args, "id", _FILTERS)
         work = 20 * len(rows) + 50
         for _, _, writer, first_seq, last_seq, may_hold in rows:
             if may_hold:
@@ -331,9 +327,6 @@ class _PagesByFilter:
                     "writer = ? AND last_seq BETWEEN ? AND ?", writer, first_seq, last_seq
                 )
                 work += last_seq - first_seq
-        is_end = len(rows) < _FILTERS
-        self._after = None if is_end else (rows[-1][0], int(rows[-1][1]))
-        self.floor = -math.inf if is_end else rows[-1][0]
         return work
 
 
@@ -380,7 +373,3 @@ def _spots_with_all(row: Row, bounds: _TimeBounds) -> list[PageSpot]:
     common = set(bytes(numbers[0])).intersection(*(bytes(other) for other in numbers[1:]))
     found = [spots[number] for number in common if number < len(spots)]
     return [s for s in found if s.last_at >= bounds.since and s.first_at <= bounds.until]
-
-
-def _as_they_are(rows: Rows) -> Rows:
-    return rows

@@ -45,37 +45,23 @@ def key_of(row: AuditRow) -> TermKey:
 def terms_of(key: TermKey) -> tuple[int, ...]:
     """Return the terms of rows with this key."""
     actor, agent, server, tool, target, decision = key
-    found = [who(actor)]
-    if agent is not None:
-        found.append(who(agent))
-    if server is not None:
-        found.append(server_term(server))
-    if tool is not None:
-        found.append(tool_term(tool))
-        if target is not None:
-            found.append(tool_term(target))
-    if decision is not None and decision != ALLOW:
-        found.append(decision_term(decision))
-    return tuple(found)
+    return tuple(make_terms((actor, agent), (tool, target), server, decision))
 
 
-def who(name: str) -> int:
-    """The term of somebody: of an actor and of an acting agent, who often are the same."""
-    return _hash("who", name)
+def make_terms(
+    who: Iterable[str | None],
+    tools: Iterable[str | None],
+    server_id: str | None,
+    decision: str | None,
+) -> list[int]:
+    """Return the terms of what is not None.
 
-
-def server_term(server_id: str) -> int:
-    return _hash("server", server_id)
-
-
-def tool_term(tool_name: str) -> int:
-    """The term of a tool: by its server's own name for it, or by its canonical one."""
-    return _hash("tool", tool_name)
-
-
-def decision_term(decision: str) -> int:
-    """The term of a decision other than ALLOW, which is nearly everywhere."""
-    return _hash("decision", decision)
+    Actors and acting agents, who often are the same, have terms of one kind; so have the server's
+    own name for a tool and its canonical one. ALLOW, which is nearly everywhere, has none.
+    """
+    named = [("who", name) for name in who] + [("tool", name) for name in tools]
+    named += [("server", server_id), ("decision", None if decision == ALLOW else decision)]
+    return [_hash(kind, value) for kind, value in named if value is not None]
 
 
 def _hash(kind: str, value: str) -> int:
@@ -188,34 +174,29 @@ def read_spots(writer: str, encoded: bytes) -> list[PageSpot]:
 class SegmentBuilder:
     """Collects the terms of one writer's pages until they make a segment."""
 
-    __slots__ = ("_filter", "_first_seq", "_pages", "_rows", "_terms", "writer")
+    __slots__ = ("_filter", "_pages", "_rows", "_terms", "writer")
 
     def __init__(self, writer: str) -> None:
         self.writer = writer
         self._begin()
 
     def _begin(self) -> None:
-        self._first_seq = 0
         self._rows = 0
         self._pages: list[tuple[int, float, float, int]] = []
         self._terms: dict[int, bytearray] = {}
-        self._filter: CorrelationFilter | None = None
+        self._filter = CorrelationFilter()
 
     def add(
         self, page: AuditPage, keys: Iterable[TermKey], correlations: Iterable[str]
     ) -> Segment | None:
         """Add the next page of the chain; return the segment that it completes, if it does."""
         number, rows = len(self._pages), page.last_seq - page.first_seq + 1
-        if not number:
-            self._first_seq = page.first_seq
         self._pages.append((page.last_seq, page.first_at, page.last_at, rows))
         self._rows += rows
         terms = self._terms
         for term in {term for key in keys for term in terms_of(key)}:
             terms.setdefault(term, bytearray()).append(number)
         for correlation in correlations:
-            if self._filter is None:
-                self._filter = CorrelationFilter()
             self._filter.add(correlation)
         is_full = len(self._pages) >= MAX_PAGES or self._rows >= MAX_ROWS
         return self.close() if is_full else None
@@ -234,15 +215,16 @@ class SegmentBuilder:
         """Return the segment of what was collected since the last one, if anything was."""
         if not self._pages:
             return None
+        through, _, _, rows = self._pages[0]
         made = Segment(
             self.writer,
-            self._first_seq,
+            through - rows + 1,
             self._pages[-1][0],
             min(page[1] for page in self._pages),
             max(page[2] for page in self._pages),
             _encode_spots(self._pages),
             {term: bytes(numbers) for term, numbers in self._terms.items()},
-            b"" if self._filter is None else self._filter.encode(),
+            self._filter.encode(),
         )
         self._begin()
         return made

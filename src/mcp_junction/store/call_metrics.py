@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mcp_junction.store.database import Batch, Database, Query, Script, insert
-from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
+from mcp_junction.store.database import Batch, Query, Script
+from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
 MINUTE: Final = 60
 HOUR: Final = 3_600
 _TOPIC: Final = "call_metrics"
-_KEY: Final = ("server_id", "tool_name", "span", "at", "writer")
 
 
 class CallMetricRecord(SignedRecord, frozen=True, gc=False):
@@ -37,10 +36,12 @@ class CallMetricRecord(SignedRecord, frozen=True, gc=False):
 class CallMetricTable(SignedTable[CallMetricRecord]):
     """The counts of all processes on this store."""
 
-    def __init__(self, database: Database, signer: Signer) -> None:
-        table = Table("call_metrics", CallMetricRecord, json={"errors", "latencies"}, key=_KEY)
-        super().__init__(database, signer, table)
-        self._insert = f"{insert(table.name, table.columns)} ON CONFLICT DO NOTHING"
+    _table = Table(
+        "call_metrics",
+        CallMetricRecord,
+        json={"errors", "latencies"},
+        key=("server_id", "tool_name", "span", "at", "writer"),
+    )
 
     def prepare(self, records: Sequence[CallMetricRecord]) -> list[list[Any]]:
         """Sign records, to be stored. It takes a moment: call it off the event loop."""
@@ -48,13 +49,12 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
 
     async def first_open_hour(self) -> int:
         """Return the number of the first hour that is not made of its minutes yet; 0 is any."""
-        query = Query("SELECT value FROM counters WHERE topic = ?", (_TOPIC,))
-        return await self._database.read(query, lambda rows: int(rows[0][0]) if rows else 0)
+        return await self._read_number("SELECT value FROM counters WHERE topic = ?", _TOPIC) or 0
 
     @transaction(durable=False)
     def add(self, rows: Sequence[Sequence[Any]]) -> Script[None]:
         """Store prepared rows; what is stored already stays as it is."""
-        yield Batch(self._insert, rows)
+        yield Batch(f"{self._table.insert} ON CONFLICT DO NOTHING", rows)
 
     @transaction(durable=False)
     def close_hours(self, before: int, after: int, rows: Sequence[Sequence[Any]]) -> Script[bool]:
@@ -70,16 +70,13 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
             (after, _TOPIC, before),
         )
         if moved and rows:
-            yield Batch(self._insert, rows)
+            yield Batch(f"{self._table.insert} ON CONFLICT DO NOTHING", rows)
         return bool(moved)
 
     async def first_minute(self, since: int) -> int | None:
         """Return the time of the first minute from a time on that has rows."""
-        query = Query(
-            "SELECT min(at) FROM call_metrics WHERE span = ? AND at >= ?", (MINUTE, since)
-        )
-        found = await self._database.read(query, lambda rows: rows[0][0])
-        return None if found is None else int(found)
+        sql = "SELECT min(at) FROM call_metrics WHERE span = ? AND at >= ?"
+        return await self._read_number(sql, MINUTE, since)
 
     async def read(
         self,
@@ -90,15 +87,11 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
         tool_name: str | None = None,
     ) -> list[CallMetricRecord]:
         """Read the records of minutes or hours that begin within a time."""
-        tests, args = "span = ? AND at >= ? AND at < ?", [span, since, until]
-        more: list[str] = []
-        if server_id is not None:
-            tests += " AND server_id = ?"
-            more.append(server_id)
-        if tool_name is not None:
-            tests += " AND tool_name = ?"
-            more.append(tool_name)
-        return await self.read_all(f"WHERE {tests}", *args, *more)
+        asked = {"server_id": server_id, "tool_name": tool_name}
+        only = {name: value for name, value in asked.items() if value is not None}
+        tests = ["span = ? AND at >= ? AND at < ?", *(f"{name} = ?" for name in only)]
+        where = f"WHERE {' AND '.join(tests)}"
+        return await self.read_all(where, span, since, until, *only.values())
 
     @transaction(durable=False)
     def remove(self, span: int, before: int) -> Script[None]:

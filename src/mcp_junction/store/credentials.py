@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
 
 from mcp_junction.errors import VersionConflict
-from mcp_junction.store.database import Compute, Database, Dialect, Query, Script, bump, insert
-from mcp_junction.store.protected import sealed_rows
-from mcp_junction.store.servers import Sealer
+from mcp_junction.store.database import Compute, Database, Dialect, Query, Script, bump
+from mcp_junction.store.protected import StoreVault, sealed_rows
 from mcp_junction.store.table import StoreTable, Table, transaction
 
 CREDENTIALS_TOPIC: Final = "credentials"
@@ -87,6 +86,8 @@ _CREDENTIALS: Final = Table("credentials", CredentialRecord, json={"scopes"})
 _CLIENTS: Final = Table("oauth_clients", ClientRecord, key=("issuer", "redirect_uri"))
 _LOGINS: Final = Table("logins", LoginRecord)
 _BY_SUBJECT: Final = "WHERE server_id = ? AND subject = ?"
+_FORGET_CLIENT: Final = "DELETE FROM oauth_clients WHERE issuer = ? AND redirect_uri = ?"
+R = TypeVar("R", CredentialRecord, ClientRecord, LoginRecord)
 OPEN: Final = "open"
 MOST_CLIENTS: Final = 100
 """How many clients of ours are kept for one issuer."""
@@ -97,13 +98,13 @@ MOST_LOGINS: Final = 20
 class CredentialTables(StoreTable):
     """Credentials, clients and sign-ins."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(self, database: Database, vault: StoreVault) -> None:
         super().__init__(database)
-        self._sealer = sealer
+        self._vault = vault
         database.protected += [
-            sealed_rows(_CREDENTIALS, sealer, lambda record: record.identity),
-            sealed_rows(_CLIENTS, sealer, lambda record: record.identity),
-            sealed_rows(_LOGINS, sealer, lambda record: record.identity),
+            sealed_rows(_CREDENTIALS, vault, lambda record: record.identity),
+            sealed_rows(_CLIENTS, vault, lambda record: record.identity),
+            sealed_rows(_LOGINS, vault, lambda record: record.identity),
         ]
 
     # -- credentials
@@ -126,10 +127,8 @@ class CredentialTables(StoreTable):
         """Decrypt what is sealed in a row. Raises VaultError: the row was edited or moved."""
         if record.sealed is None:
             return {}
-        found: dict[str, Any] = msgspec.json.decode(
-            self._sealer.open(record.sealed, record.identity)
-        )
-        return found
+        opened = self._vault.open(record.sealed, record.identity)
+        return msgspec.json.decode(opened, type=dict[str, Any])
 
     @transaction(durable=False)
     def lease(self, record: CredentialRecord, owner: str, seconds: float) -> Script[bool]:
@@ -169,20 +168,18 @@ class CredentialTables(StoreTable):
         record = msgspec.structs.replace(
             record, id=found[0], version=found[1] + 1, updated_at=time.time()
         )
-        ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
-        record = msgspec.structs.replace(record, sealed=sealed)
-        values = _CREDENTIALS.values(record)
+        record = yield from self._seal(record, secret)
         if rows:
-            names = ", ".join(f"{name} = ?" for name in _CREDENTIALS.columns)
+            clause, args = _CREDENTIALS.assignments(msgspec.structs.asdict(record))
             done = yield Query(
-                f"UPDATE credentials SET {names}, lease_owner = NULL"
+                f"UPDATE credentials SET {clause}, lease_owner = NULL"
                 " WHERE id = ? AND version = ? RETURNING id",
-                (*values, *found),
+                (*args, *found),
             )
             if not done:
                 raise VersionConflict("the credential", found[1])
         else:
-            yield Query(insert("credentials", _CREDENTIALS.columns), values)
+            yield _CREDENTIALS.add(record)
         yield bump(CREDENTIALS_TOPIC)
         return record
 
@@ -198,8 +195,11 @@ class CredentialTables(StoreTable):
         yield Query("DELETE FROM logins WHERE server_id = ?", (server_id,))
         yield bump(CREDENTIALS_TOPIC)
 
-    def _seal(self, secret: dict[str, Any], identity: str) -> bytes:
-        return self._sealer.seal(msgspec.json.encode(secret), identity)
+    def _seal(self, record: R, secret: dict[str, Any]) -> Script[R]:
+        """Return a record with a secret sealed in it."""
+        work = partial(self._vault.seal, msgspec.json.encode(secret), record.identity)
+        ((sealed,),) = yield Compute(work)
+        return msgspec.structs.replace(record, sealed=sealed)
 
     # -- clients
 
@@ -215,26 +215,20 @@ class CredentialTables(StoreTable):
         Whoever signs in may choose the port of the redirect, and each makes a client. When an
         issuer has many of them all are removed: credentials have what they need of theirs.
         """
-        yield from self._forget_client(record.issuer, record.redirect_uri)
+        yield Query(_FORGET_CLIENT, (record.issuer, record.redirect_uri))
         of_issuer = "WHERE issuer = ?"
         ((count,),) = yield Query(
             f"SELECT count(*) FROM oauth_clients {of_issuer}", (record.issuer,)
         )
         if int(count) >= MOST_CLIENTS:
             yield Query(f"DELETE FROM oauth_clients {of_issuer}", (record.issuer,))
-        ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
-        record = msgspec.structs.replace(record, sealed=sealed)
-        yield Query(insert("oauth_clients", _CLIENTS.columns), _CLIENTS.values(record))
+        record = yield from self._seal(record, secret)
+        yield _CLIENTS.add(record)
 
     @transaction()
     def forget_client(self, issuer: str, redirect_uri: str) -> Script[None]:
         """Remove a client that its issuer no longer knows."""
-        yield from self._forget_client(issuer, redirect_uri)
-
-    @staticmethod
-    def _forget_client(issuer: str, redirect_uri: str) -> Script[None]:
-        where = "DELETE FROM oauth_clients WHERE issuer = ? AND redirect_uri = ?"
-        yield Query(where, (issuer, redirect_uri))
+        yield Query(_FORGET_CLIENT, (issuer, redirect_uri))
 
     # -- sign-ins
 
@@ -251,9 +245,8 @@ class CredentialTables(StoreTable):
             f" (SELECT id FROM logins {_BY_SUBJECT} ORDER BY expires_at DESC LIMIT ?)",
             (*whose, *whose, MOST_LOGINS - 1),
         )
-        ((sealed,),) = yield Compute(partial(self._seal, secret, record.identity))
-        record = msgspec.structs.replace(record, sealed=sealed)
-        yield Query(insert("logins", _LOGINS.columns), _LOGINS.values(record))
+        record = yield from self._seal(record, secret)
+        yield _LOGINS.add(record)
 
     async def find_login(self, login_id: str) -> LoginRecord | None:
         """Read a sign-in by its id."""

@@ -149,6 +149,14 @@ def bump(topic: str, by: int = 1) -> Query:
     )
 
 
+def begin_topic(topic: str) -> Query:
+    """Begin to count a topic at 1; no rows when that was done before."""
+    return Query(
+        "INSERT INTO counters (topic, value) VALUES (?, 1) ON CONFLICT DO NOTHING RETURNING value",
+        (topic,),
+    )
+
+
 # PostgreSQL: an advisory lock that nobody else uses. SQLite needs none: it has one write lock.
 _LOCK: Final = 0x6A756E63
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
 from mcp_junction.errors import NotFound
-from mcp_junction.store.database import Database, Query, Script
-from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
+from mcp_junction.store.database import Query, Script
+from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
 
@@ -45,15 +44,10 @@ class EscalationQuery(msgspec.Struct, frozen=True):
     limit: int = 100
 
 
-_TABLE: Final = Table("escalations", EscalationRecord)
-_ID: Final = ("id",)
-
-
 class EscalationTable(SignedTable[EscalationRecord]):
     """The escalations of all processes on this store."""
 
-    def __init__(self, database: Database, signer: Signer) -> None:
-        super().__init__(database, signer, _TABLE)
+    _table = Table("escalations", EscalationRecord)
 
     async def read(self, asked: EscalationQuery) -> list[EscalationRecord]:
         """Read escalations, the newest first."""
@@ -72,10 +66,10 @@ class EscalationTable(SignedTable[EscalationRecord]):
 
     async def find(self, escalation_id: str) -> EscalationRecord:
         """Read one escalation. Raises NotFound."""
-        found = await self.read_all("WHERE id = ?", escalation_id)
-        if not found:
+        found = await self.read_first("WHERE id = ?", escalation_id)
+        if found is None:
             raise NotFound(f"there is no escalation {escalation_id!r}")
-        return found[0]
+        return found
 
     @transaction(durable=False)
     def store(self, records: Sequence[EscalationRecord]) -> Script[list[EscalationRecord]]:
@@ -86,7 +80,7 @@ class EscalationTable(SignedTable[EscalationRecord]):
             if found is not None and found.acknowledged_at is not None:
                 closed.append(found)
             else:
-                yield self.put(record, _ID)
+                yield self.put(record)
         return closed
 
     @transaction()
@@ -101,7 +95,7 @@ class EscalationTable(SignedTable[EscalationRecord]):
             found = msgspec.structs.replace(
                 found, acknowledged_at=at, acknowledged_by=by, note=note
             )
-            yield self.put(found, _ID)
+            yield self.put(found)
         return found
 
     @transaction()

@@ -7,7 +7,7 @@ generation that they know, and read only those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,18 +16,22 @@ from mcp_junction.errors import InvalidChange, NotFound
 from mcp_junction.policy.grants import Binding, Grant
 from mcp_junction.policy.tokens import Token
 from mcp_junction.resilience.idempotency import owner_of
-from mcp_junction.store.agents import AgentRecord, AgentTable
-from mcp_junction.store.database import Database, Query, Rows, Script, bump, placeholders
-from mcp_junction.store.grants import GrantRecord, GrantTable
+from mcp_junction.store.database import Database, Query, Script, bump, placeholders
+from mcp_junction.store.grants import (
+    AgentRecord,
+    AgentTable,
+    GrantRecord,
+    GrantTable,
+    TokenRecord,
+    TokenTable,
+)
 from mcp_junction.store.keys import KeyTable
-from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
+from mcp_junction.store.protected import SignedRecord, SignedTable, StoreVault
 from mcp_junction.store.table import StoreTable, Table, transaction
-from mcp_junction.store.tokens import TokenRecord, TokenTable
 
 TOPIC: Final = "policy"
 _AT_ONCE: Final = 500
 """Agents that are read by one statement."""
-_STATE_KEY: Final = ("id",)
 _LOCK: Final = bump(TOPIC, by=0)
 """Lets one change be made at a time, until its transaction ends."""
 
@@ -66,15 +70,19 @@ class _PolicyState(SignedRecord, frozen=True):
     migrated_at: float
 
 
+class _PolicyStateTable(SignedTable[_PolicyState]):
+    _table = Table("policy_state", _PolicyState)
+
+
 class PolicyTables(StoreTable):
     """Agents, grants and tokens."""
 
-    def __init__(self, database: Database, signer: Signer, keys: KeyTable) -> None:
+    def __init__(self, database: Database, vault: StoreVault, keys: KeyTable) -> None:
         super().__init__(database)
-        self.agents = AgentTable(database, signer)
-        self.grants = GrantTable(database, signer)
-        self.tokens = TokenTable(database, signer)
-        self._state = SignedTable(database, signer, Table("policy_state", _PolicyState))
+        self.agents = AgentTable(database, vault)
+        self.grants = GrantTable(database, vault)
+        self.tokens = TokenTable(database, vault)
+        self._state = _PolicyStateTable(database, vault)
         self._keys = keys
 
     # -- reading
@@ -86,9 +94,8 @@ class PolicyTables(StoreTable):
 
     async def load_agents(self, agent_ids: Iterable[str], now: float) -> dict[str, AgentPolicy]:
         """Read the policy of some agents; those that have no grant, too."""
-        wanted, found = sorted(agent_ids), {}
-        for at in range(0, len(wanted), _AT_ONCE):
-            some = wanted[at : at + _AT_ONCE]
+        found = {}
+        for some in _in_parts(sorted(agent_ids)):
             grants = await self.grants.of_agents(some)
             tokens = await self.tokens.of_agents(some, now)
             found.update(_group(grants, tokens, some))
@@ -97,8 +104,7 @@ class PolicyTables(StoreTable):
     async def _add_types(self, found: dict[str, AgentPolicy]) -> dict[str, AgentPolicy]:
         """Add the types of agents that have a grant with a condition."""
         wanted = [a for a, policy in found.items() if any(g.when for g in policy.grants)]
-        for at in range(0, len(wanted), _AT_ONCE):
-            some = wanted[at : at + _AT_ONCE]
+        for some in _in_parts(wanted):
             where = f"WHERE agent_id IN ({placeholders(some)})"
             for agent in await self.agents.read_all(where, *some):
                 policy = found[agent.agent_id]
@@ -110,7 +116,9 @@ class PolicyTables(StoreTable):
         query = Query(
             "SELECT agent_id, generation FROM policy_changes WHERE generation > ?", (generation,)
         )
-        return await self._database.read(query, _read_changes)
+        return await self._database.read(
+            query, lambda rows: {str(row[0]): int(row[1]) for row in rows}
+        )
 
     # -- changing
 
@@ -150,7 +158,7 @@ class PolicyTables(StoreTable):
             raise InvalidChange(list(binding.problems))
         agent = yield from self.agents.replace(agent)
         for grant in binding.removed:
-            yield from self._drop(grant.id)
+            yield from _drop_grants("id", grant.id)
         given = []
         for grant in (*binding.added, *binding.kept):
             made = yield from self._give(msgspec.structs.replace(grant, granted_at=at), make_token)
@@ -160,26 +168,20 @@ class PolicyTables(StoreTable):
     @transaction()
     def revoke(self, grant_id: str, at: float) -> Script[GrantRecord]:
         """Remove a grant and its tokens. Raises NotFound."""
-        yield _LOCK
-        grant = yield from self._get(grant_id)
-        yield from self._mark(at, grant.agent_id)
-        yield from self._drop(grant_id)
+        grant = yield from self._take(grant_id, at)
+        yield from _drop_grants("id", grant_id)
         return grant
 
     @transaction()
     def renew_token(self, grant_id: str, at: float, make_token: MakeToken) -> Script[GivenGrant]:
         """Make a new token of a grant; those before it are good no more. Raises NotFound."""
-        yield _LOCK
-        grant = yield from self._get(grant_id)
-        yield from self._mark(at, grant.agent_id)
+        grant = yield from self._take(grant_id, at)
         return GivenGrant(grant, (yield from self._issue(grant, at, make_token)))
 
     @transaction()
     def revoke_tokens(self, grant_id: str, at: float) -> Script[tuple[GrantRecord, int]]:
         """Revoke the unused tokens of a grant; return it and how many. Raises NotFound."""
-        yield _LOCK
-        grant = yield from self._get(grant_id)
-        yield from self._mark(at, grant.agent_id)
+        grant = yield from self._take(grant_id, at)
         return grant, (yield from self.tokens.revoke_of(grant_id, at))
 
     @transaction()
@@ -194,11 +196,7 @@ class PolicyTables(StoreTable):
         keys = yield from self._keys.revoke_of_agent(agent_id, at, by)
         if agent is None and not grants and not keys:
             raise NotFound(f"there is no agent {agent_id!r}")
-        yield Query(
-            "DELETE FROM tokens WHERE grant_id IN (SELECT id FROM grants WHERE agent_id = ?)",
-            (agent_id,),
-        )
-        yield Query("DELETE FROM grants WHERE agent_id = ?", (agent_id,))
+        yield from _drop_grants("agent_id", agent_id)
         yield Query("DELETE FROM agents WHERE agent_id = ?", (agent_id,))
         yield Query("DELETE FROM idempotency_claims WHERE agent_id = ?", (owner_of(agent_id),))
         # In the order in which they are stored, and without what is removed then: no deadlock.
@@ -218,7 +216,7 @@ class PolicyTables(StoreTable):
         if rows:
             yield from self._mark(before, *sorted({row[1] for row in rows}))
         for row in rows:
-            yield from self._drop(row[0])
+            yield from _drop_grants("id", row[0])
         yield Query(
             "DELETE FROM policy_changes WHERE at < ? AND generation < (SELECT max(generation)"
             " FROM policy_changes) AND agent_id NOT IN (SELECT agent_id FROM grants)",
@@ -246,7 +244,7 @@ class PolicyTables(StoreTable):
         if (yield Query("SELECT id FROM policy_state")):
             return 0
         was_done = yield from self.grants.read_one("LIMIT 1")
-        yield self._state.put(_PolicyState(1, at), _STATE_KEY)
+        yield self._state.put(_PolicyState(1, at))
         if was_done is not None or not grants:
             return 0
         yield from self._mark(at, *sorted({grant.agent_id for grant in grants}))
@@ -262,11 +260,8 @@ class PolicyTables(StoreTable):
     def drop_server(self, server_id: str, at: float) -> Script[list[GrantRecord]]:
         """Remove the grants for a server that is removed, with their tokens; return them."""
         yield _LOCK
-        yield Query(
-            "DELETE FROM tokens WHERE grant_id IN (SELECT id FROM grants WHERE server_id = ?)",
-            (server_id,),
-        )
-        grants = yield from self.grants.remove_of_server(server_id)
+        grants = yield from self.grants.read_many("WHERE server_id = ?", server_id)
+        yield from _drop_grants("server_id", server_id)
         if grants:
             yield from self._mark(at, *sorted({grant.agent_id for grant in grants}))
         return grants
@@ -286,18 +281,17 @@ class PolicyTables(StoreTable):
             return None
         return (yield from self.tokens.issue(token, grant.id, at))
 
-    def _get(self, grant_id: str) -> Script[GrantRecord]:
+    def _take(self, grant_id: str, at: float) -> Script[GrantRecord]:
+        """Read a grant to be changed, and note that its agent changes. Raises NotFound."""
+        yield _LOCK
         grant = yield from self.grants.read_one("WHERE id = ?", grant_id)
         if grant is None:
             raise NotFound(f"there is no grant {grant_id!r}")
+        yield from self._mark(at, grant.agent_id)
         return grant
 
-    def _drop(self, grant_id: str) -> Script[None]:
-        yield self.tokens.remove_of(grant_id)
-        yield self.grants.remove(grant_id)
-
-    def _mark(self, at: float, *agent_ids: str) -> Script[int]:
-        """Note that something of these agents changes; return the generation of it."""
+    def _mark(self, at: float, *agent_ids: str) -> Script[None]:
+        """Note that something of these agents changes."""
         generation = int((yield bump(TOPIC))[0][0])
         for agent_id in agent_ids:
             yield Query(
@@ -306,7 +300,6 @@ class PolicyTables(StoreTable):
                 " at = excluded.at",
                 (agent_id, generation, at),
             )
-        return generation
 
 
 def _group(
@@ -324,5 +317,14 @@ def _group(
     return found
 
 
-def _read_changes(rows: Rows) -> dict[str, int]:
-    return {str(row[0]): int(row[1]) for row in rows}
+def _drop_grants(column: str, value: str) -> Script[None]:
+    """Remove the grants with a value in a column, and their tokens."""
+    which = f"FROM grants WHERE {column} = ?"
+    yield Query(f"DELETE FROM tokens WHERE grant_id IN (SELECT id {which})", (value,))
+    yield Query(f"DELETE {which}", (value,))
+
+
+def _in_parts(agent_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut a list into parts that one statement can be about."""
+    for start in range(0, len(agent_ids), _AT_ONCE):
+        yield agent_ids[start : start + _AT_ONCE]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.approvals import ApprovalTable
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.call_metrics import CallMetricTable
-from mcp_junction.store.circuits import CircuitTable
+from mcp_junction.store.classification import Classification, ToolVectors
 from mcp_junction.store.credentials import CredentialTables
 from mcp_junction.store.database import (
     PATIENCE,
@@ -25,24 +26,17 @@ from mcp_junction.store.database import (
     migrate,
 )
 from mcp_junction.store.escalations import EscalationTable
-from mcp_junction.store.events import KEPT, Events
-from mcp_junction.store.idempotency_claims import ClaimTable
-from mcp_junction.store.keys import KeyTable
-from mcp_junction.store.limits import LimitTable
+from mcp_junction.store.events import KEPT, DeliveryTable, Events
+from mcp_junction.store.keys import KeyTable, RevokedSubjects
 from mcp_junction.store.policy import PolicyTables
-from mcp_junction.store.protected import ProtectedStore
+from mcp_junction.store.protected import ProtectedStore, StoreVault, VaultUsers
 from mcp_junction.store.records import SettingRecord
-from mcp_junction.store.revoked_subjects import RevokedSubjects
-from mcp_junction.store.servers import History, Sealer, Servers
-from mcp_junction.store.signed import Signer
-from mcp_junction.store.skills import Classification, Skills
-from mcp_junction.store.suggestions import Suggestions
+from mcp_junction.store.resilience import CircuitTable, ClaimTable, LimitTable
+from mcp_junction.store.servers import History, Servers
+from mcp_junction.store.skills import Skills, Suggestions
 from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 from mcp_junction.store.tool_settings import DeclaredTools, ToolSettingTable
 from mcp_junction.store.tools import Offers, Tools
-from mcp_junction.store.vault_users import VaultUsers
-from mcp_junction.store.vectors import ToolVectors
-from mcp_junction.store.webhook_deliveries import DeliveryTable
 
 if TYPE_CHECKING:
     from mcp_junction.store.nearness import PgVectors
@@ -87,11 +81,7 @@ _POSTGRES: Final = ("postgresql", "postgres")
 _HAS_PGVECTOR: Final = Query("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'")
 
 
-class StoreVault(Sealer, Signer, Protocol):
-    """What the store needs of a vault: sealing and signing."""
-
-
-class Store:
+class Store(AbstractAsyncContextManager["Store"]):
     """All tables of one database. Every method of a table may raise StoreUnavailable."""
 
     def __init__(self, database: Database, vault: StoreVault, kept_events: int = KEPT) -> None:
@@ -119,9 +109,9 @@ class Store:
         self.limits = LimitTable(database, vault)
         self.circuits = CircuitTable(database, vault)
         self.call_metrics = CallMetricTable(database, vault)
-        self.claims = ClaimTable(database, vault, vault)
+        self.claims = ClaimTable(database, vault)
         self.escalations = EscalationTable(database, vault)
-        self.approvals = ApprovalTable(database, vault, vault)
+        self.approvals = ApprovalTable(database, vault)
         self.webhook_deliveries = DeliveryTable(database, vault)
         self.revoked_subjects = RevokedSubjects(database, vault)
 
@@ -148,9 +138,6 @@ class Store:
 
     async def close(self) -> None:
         await self._database.close()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self,
@@ -206,7 +193,12 @@ async def open_store(
     else:
         raise UsageError("--store takes sqlite:///PATH or postgresql://USER@HOST/DATABASE")
     store = Store(database, vault, kept_events)
-    if database.dialect is Dialect.POSTGRES and await database.read(_HAS_PGVECTOR, bool):
+    try:
+        has_vectors = store.dialect is Dialect.POSTGRES and await database.read(_HAS_PGVECTOR, bool)
+    except BaseException:  # also when cancelled: nobody else would close it
+        await store.close()
+        raise
+    if has_vectors:
         from mcp_junction.store.nearness import PgVectors
 
         store.pgvectors = PgVectors(database)

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 import msgspec
 
 from mcp_junction.errors import UnreadableRow
-from mcp_junction.store.database import Database, Query, Row, Rows, Script, quote
+from mcp_junction.store.database import Database, Query, Row, Rows, Script, insert, quote
 
 log = logging.getLogger("mcp_junction.store")
 
@@ -84,6 +84,7 @@ class Table(Generic[R]):
         self.name = name
         self.columns: Sequence[str] = record.__struct_fields__
         self.key = key or (self.columns[0],)
+        self.insert = insert(name, self.columns)
         self.selected = ", ".join(f"{name}.{quote(column)}" for column in self.columns)
         self._record = record
         # The first use of a type leaves garbage for the collector: now, and not behind a call.
@@ -100,6 +101,10 @@ class Table(Generic[R]):
     def select(self, rest: str = "", args: Sequence[Any] = ()) -> Query:
         """Make a query for whole rows; ``rest`` is what follows the table's name."""
         return Query(f"SELECT {self.selected} FROM {self.name} {rest}", args)
+
+    def add(self, record: R, rest: str = "") -> Query:
+        """Make the statement that inserts a record; ``rest`` is what follows its values."""
+        return Query(self.insert + rest, self.values(record))
 
     def record(self, row: Row) -> R:
         """Make the record of a row. Raises UnreadableRow."""
@@ -162,6 +167,11 @@ class StoreTable:
     async def _read_first(self, table: Table[R], rest: str = "", *args: Any) -> R | None:
         """Read the first record that a query finds. Raises UnreadableRow."""
         return await self._database.read(table.select(rest, args), table.first)
+
+    async def _read_number(self, sql: str, *args: Any) -> int | None:
+        """Read the one number that a query finds; None for NULL, or when there is no row."""
+        rows = await self._database.read(Query(sql, args), list)
+        return None if not rows or rows[0][0] is None else int(rows[0][0])
 
 
 S = TypeVar("S", bound=StoreTable)

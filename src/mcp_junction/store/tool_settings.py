@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.errors import NotFound, UnreadableRow
+from mcp_junction.errors import UnreadableRow
 from mcp_junction.policy.tool_settings import ALL_TOOLS, SETTABLE, ToolSetting
 from mcp_junction.store.database import (
     Batch,
@@ -26,16 +26,15 @@ from mcp_junction.store.database import (
     Script,
     bump,
 )
-from mcp_junction.store.signed import SignedRecord, SignedTable, Signer
+from mcp_junction.store.protected import SignedRecord, SignedTable, StoreVault
 from mcp_junction.store.table import StoreTable, Table, transaction
-from mcp_junction.store.tools import lock_server
+from mcp_junction.store.tools import lock_known_server
 
 TOOL_SETTINGS_TOPIC: Final = "tool_settings"
 _KEY: Final = ("server_id", "tool_name")
 _ONE: Final = "WHERE server_id = ? AND tool_name = ?"
 _STATE: Final = Query("SELECT mac FROM tool_setting_state WHERE id = 1")
 _STATE_FORM: Final = b"state/carried over"
-_SHOWN: Final = 20
 
 
 class ToolSettingRecord(SignedRecord, frozen=True):
@@ -68,12 +67,11 @@ def _salvage(row: Row) -> ToolSettingRecord:
     return ToolSettingRecord(server_id, tool_name)
 
 
-_FLAGS: Final = {"enabled", "read_only", "idempotent"}
 TABLE = Table(
     "tool_settings",
     ToolSettingRecord,
     json={"fallbacks"},
-    flags=_FLAGS,
+    flags={"enabled", "read_only", "idempotent"},
     salvage=_salvage,
     key=_KEY,
 )
@@ -85,20 +83,13 @@ _UNSIGNED: Final = "SELECT {} FROM unsigned_tool_settings ORDER BY server_id, to
 class ToolSettingTable(SignedTable[ToolSettingRecord]):
     """The settings of all tools."""
 
+    _table = TABLE
     consequence = "disable tools of these servers until an operator sets them again"
 
-    def __init__(self, database: Database, signer: Signer) -> None:
-        super().__init__(database, signer, TABLE)
-        database.protected.append(
-            ProtectedRows(
-                "tool_setting_state",
-                ("id",),
-                ("mac",),
-                ("mac",),
-                self._is_stale,
-                lambda row: {"mac": self._sign_state()} if self._says_done([row]) else None,
-            )
-        )
+    def __init__(self, database: Database, vault: StoreVault) -> None:
+        super().__init__(database, vault)
+        state = "tool_setting_state", ("id",), ("mac",), ("mac",)
+        database.protected.append(ProtectedRows(*state, self._is_stale, self._renew_state))
 
     async def all(self) -> list[ToolSetting]:
         """Read all settings; one that is not validly signed is marked, and disables its tool."""
@@ -124,8 +115,7 @@ class ToolSettingTable(SignedTable[ToolSettingRecord]):
         A row on which nothing is set is removed. One that is not validly signed is replaced, and
         its tool stays disabled unless ``enabled`` is among the changes.
         """
-        if not (yield lock_server(server_id)):
-            raise NotFound(f"there is no server with the id {server_id!r}")
+        yield from lock_known_server(server_id)
         rows = yield TABLE.select(_ONE, (server_id, tool_name))
         found = self.genuine(rows)
         if found and _makes_sense(found[0]):
@@ -137,7 +127,7 @@ class ToolSettingTable(SignedTable[ToolSettingRecord]):
         if record.setting == ToolSetting(server_id, tool_name):
             yield Query(f"DELETE FROM tool_settings {_ONE}", (server_id, tool_name))
         else:
-            yield self.put(record, _KEY)
+            yield self.put(record)
         yield bump(TOOL_SETTINGS_TOPIC)
         return record
 
@@ -167,25 +157,21 @@ class ToolSettingTable(SignedTable[ToolSettingRecord]):
             record = msgspec.structs.replace(row, updated_at=now, updated_by=by)
             known = yield Query("SELECT id FROM servers WHERE id = ?", (row.server_id,))
             if known and _makes_sense(record):
-                yield self.put(record, _KEY)
+                yield self.put(record)
                 count += 1
-        yield self._put_state()
+        yield Query(
+            "INSERT INTO tool_setting_state (id, mac) VALUES (1, ?) ON CONFLICT (id)"
+            " DO UPDATE SET mac = excluded.mac",
+            (self._make_mac(_STATE_FORM),),
+        )
         yield Query("DELETE FROM unsigned_tool_settings")
         return count
 
-    def _put_state(self) -> Query:
-        return Query(
-            "INSERT INTO tool_setting_state (id, mac) VALUES (1, ?) ON CONFLICT (id)"
-            " DO UPDATE SET mac = excluded.mac",
-            (self._sign_state(),),
-        )
+    def _says_done(self, state: Rows) -> bool:
+        return bool(state) and self._verifies(_STATE_FORM, state[0][0])
 
-    def _sign_state(self) -> bytes:
-        return self._signer.sign(_STATE_FORM, TABLE.name)
-
-    def _says_done(self, state: Sequence[Any]) -> bool:
-        mac = state[0][0] if state else None
-        return isinstance(mac, bytes) and self._signer.verify(_STATE_FORM, mac, TABLE.name)
+    def _renew_state(self, row: Row) -> Mapping[str, Any] | None:
+        return {"mac": self._make_mac(_STATE_FORM)} if self._says_done([row]) else None
 
 
 def _makes_sense(record: ToolSettingRecord) -> bool:
@@ -219,8 +205,7 @@ class DeclaredTools(StoreTable):
     @transaction()
     def replace(self, server_id: str, tools: Sequence[DeclaredTool]) -> Script[None]:
         """Store what a server declares, in place of what it declared before. Raises NotFound."""
-        if not (yield lock_server(server_id)):
-            raise NotFound(f"there is no server with the id {server_id!r}")
+        yield from lock_known_server(server_id)
         yield Batch("DELETE FROM declared_tools WHERE server_id = ?", [(server_id,)])
         if tools:
             yield Load(

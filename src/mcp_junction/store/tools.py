@@ -52,6 +52,10 @@ _WRITTEN = (
     "position", "definition", "hash", "pinned_definition", "quarantined", "is_classified",
     "updated_at", "gone_at", "was_destructive",
 )  # fmt: skip
+SET_SKILLS: Final = (
+    "UPDATE tools SET skill_ids = ?, skill_confidences = ?, primary_skill_id = ?,"
+    " is_classified = ? WHERE id = ?"
+)
 
 
 def lock_server(server_id: str) -> Query:
@@ -60,6 +64,12 @@ def lock_server(server_id: str) -> Query:
     Everyone who changes several tools of a server does so first: one order for all.
     """
     return Query("UPDATE servers SET id = id WHERE id = ? RETURNING id", (server_id,))
+
+
+def lock_known_server(server_id: str) -> Script[None]:
+    """Lock a server's row. Raises NotFound."""
+    if not (yield lock_server(server_id)):
+        raise NotFound(f"there is no server with the id {server_id!r}")
 
 
 def lock_skills() -> Query:
@@ -157,7 +167,7 @@ class Tools(StoreTable):
 
         ``suspects`` are the names of tools with suspicious definitions.
         """
-        yield from _lock_known(server_id)
+        yield from lock_known_server(server_id)
         rows = yield TOOLS_TABLE.select("WHERE server_id = ?", (server_id,))
         review = _Review(strict, frozenset(suspects))
         (made,) = yield Compute(
@@ -205,12 +215,6 @@ class Tools(StoreTable):
     def block(self, server_id: str, name: str, digest: str) -> Script[ToolRecord]:
         """Quarantine a tool until it is approved. Raises as ``approve`` does."""
         return (yield from _decide(server_id, name, digest, _BLOCK))
-
-
-def _lock_known(server_id: str) -> Script[None]:
-    """Lock a server's row. Raises NotFound."""
-    if not (yield lock_server(server_id)):
-        raise NotFound(f"there is no server with the id {server_id!r}")
 
 
 class _Review(NamedTuple):
@@ -370,7 +374,7 @@ class Offers(StoreTable):
         self, server_id: str, kind: str, definitions: Sequence[ToolDefinitionRow]
     ) -> Script[bool]:
         """Store a server's new list of one kind; return whether it changed. Raises NotFound."""
-        yield from _lock_known(server_id)
+        yield from lock_known_server(server_id)
         rows = yield Query(
             f"SELECT name, position, definition FROM offers WHERE {_SAME}", (server_id, kind)
         )

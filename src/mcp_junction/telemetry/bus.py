@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -26,6 +27,7 @@ MOST: Final = 10_000
 RECENT: Final = 2_000
 TRANSIENT_MOST: Final = 1_000
 _RETRY: Final = 0.5
+_LAST_TRY: Final = 3.0
 _POLL: Final = 1.0
 """Seconds between a reader's polls for events of other processes."""
 _PAGE: Final = 500
@@ -93,6 +95,8 @@ class Bus:
                 at = first - 1
             while True:
                 for event in await self._read_after(at):
+                    if event.seq > at + 1:  # what is between was removed before it was read
+                        yield make_gap_event(at, event.seq)
                     at = event.seq
                     if reader.wants(event):
                         yield event
@@ -130,7 +134,8 @@ class Bus:
         trace: TracebackType | None,
     ) -> None:
         try:
-            await asyncio.wait_for(self.flush(), 3.0)
+            async with asyncio.timeout(_LAST_TRY):
+                await self.flush()
         except TimeoutError:
             self._lose(len(self._pending))
         self._loop = None
@@ -221,8 +226,7 @@ class _Reader:
 
     async def wait(self, limit: float) -> None:
         """Wait for an event, at most ``limit`` seconds."""
-        try:
-            await asyncio.wait_for(self._more.wait(), limit)
-        except TimeoutError:
-            pass
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):  # wait_for can swallow a cancellation
+                await self._more.wait()
         self._more.clear()

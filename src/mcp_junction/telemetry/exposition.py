@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -71,9 +71,7 @@ class HistogramFamily(msgspec.Struct, frozen=True):
     bounds: Sequence[float]
     samples: Mapping[tuple[str, ...], HistogramSample]
 
-    @property
-    def kind(self) -> MetricKind:
-        return MetricKind.HISTOGRAM
+    kind: ClassVar[MetricKind] = MetricKind.HISTOGRAM
 
     def lines(self) -> Iterator[str]:
         """Format the samples."""

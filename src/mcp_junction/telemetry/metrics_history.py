@@ -145,11 +145,9 @@ class MetricsHistory:
         return before, minute // HOUR
 
     def _make_hour(self, records: list[CallMetricRecord], at: int) -> list[list[object]]:
-        by_writer: dict[str, Tallies] = {}
-        for record in records:
-            add_tallies(by_writer.setdefault(record.writer, {}), {_key(record): _tally(record)})
         made: list[CallMetricRecord] = []
-        for writer, tallies in by_writer.items():
+        for writer in dict.fromkeys(record.writer for record in records):
+            tallies = _sum_up(record for record in records if record.writer == writer)
             made += _to_records(keep_busiest(tallies, STORED), HOUR, at, writer)
         return self._table.prepare(made)
 
@@ -167,49 +165,43 @@ class MetricsHistory:
         last = -int(-until // MINUTE) * MINUTE
         opened = await self._table.first_open_hour() * HOUR
         if first < self._now() - MINUTES_KEPT:
-            first = first // HOUR * HOUR
-            whole = first
+            first = whole = first // HOUR * HOUR
         else:
             whole = -(-first // HOUR) * HOUR
         closed = min(opened, last // HOUR * HOUR)
-        only = server_id, tool_name
-        records: list[CallMetricRecord] = []
+        parts = [(MINUTE, first, last)]
         if whole < closed:
-            records += await self._table.read(HOUR, whole, closed, *only)
-            records += await self._table.read(MINUTE, first, whole, *only)
-            records += await self._table.read(MINUTE, closed, last, *only)
-        else:
-            records += await self._table.read(MINUTE, first, last, *only)
-        found: Tallies = await asyncio.to_thread(_sum_up, records)
-        for minute, tallies in self._waiting():
+            parts = [(HOUR, whole, closed), (MINUTE, first, whole), (MINUTE, closed, last)]
+        records = [
+            one for part in parts for one in await self._table.read(*part, server_id, tool_name)
+        ]
+        found = await asyncio.to_thread(_sum_up, records)
+        for minute, tallies in (*self._unstored.items(), (self._this_minute(), self._current())):
             if first <= minute < last:
-                chosen = {key: one for key, one in tallies.items() if _is_wanted(key, *only)}
-                add_tallies(found, chosen)
+                add_tallies(found, _choose(tallies, server_id, tool_name))
         return found
 
-    def _waiting(self) -> list[tuple[int, Mapping[ToolKey, Tally]]]:
-        """Return what is not stored yet, with its minute."""
-        return [*self._unstored.items(), (self._this_minute(), self._current())]
 
-
-def _is_wanted(key: ToolKey, server_id: str | None, tool_name: str | None) -> bool:
-    return server_id in (None, key[0]) and tool_name in (None, key[1])
-
-
-def _key(record: CallMetricRecord) -> ToolKey:
-    return record.server_id, record.tool_name
+def _choose(
+    tallies: Mapping[ToolKey, Tally], server_id: str | None, tool_name: str | None
+) -> Tallies:
+    """Return the tallies of one server, or of one tool, or all."""
+    return {
+        key: tally
+        for key, tally in tallies.items()
+        if server_id in (None, key[0]) and tool_name in (None, key[1])
+    }
 
 
 def _sum_up(records: Iterable[CallMetricRecord]) -> Tallies:
     found: Tallies = {}
     for record in records:
-        add_tallies(found, {_key(record): _tally(record)})
+        bins = {int(place): count for place, count in record.latencies.items()}
+        tally = Tally.restore(
+            bins, record.total_ms, record.errors, record.retries, record.fallbacks
+        )
+        add_tallies(found, {(record.server_id, record.tool_name): tally})
     return found
-
-
-def _tally(record: CallMetricRecord) -> Tally:
-    bins = {int(place): count for place, count in record.latencies.items()}
-    return Tally.restore(bins, record.total_ms, record.errors, record.retries, record.fallbacks)
 
 
 def _to_records(

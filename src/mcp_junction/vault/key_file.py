@@ -56,8 +56,9 @@ class KeyFile:
         if self._given:
             return parse_keys(self._given, VARIABLE)
         try:
-            text = _read_or_create(self.path)
-            self._seen = self._fingerprint()
+            _create_missing(self.path)
+            self._seen = self._fingerprint()  # first: it may be replaced while it is read
+            text = self.path.read_text("ascii", errors="replace")
             return parse_keys(text, str(self.path))
         except OSError as error:
             raise UsageError(f"{self.path} cannot be used: {error.strerror}") from None
@@ -73,8 +74,11 @@ class KeyFile:
         lines += [_RETIRED + _encode(key) for key in keys.retired]
         draft = self.path.with_suffix(f".{secrets.token_hex(4)}.tmp")
         try:
-            _write_private(draft, "\n".join(lines) + "\n")
-            draft.replace(self.path)
+            try:
+                _write_private(draft, "\n".join(lines) + "\n")
+                draft.replace(self.path)
+            finally:
+                draft.unlink(missing_ok=True)
             folder = os.open(self.path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
@@ -89,11 +93,6 @@ class KeyFile:
         except OSError:
             return None
         return found.st_mtime_ns, found.st_ino, found.st_size
-
-
-def read_keys(environ: Mapping[str, str], data_dir: Path) -> list[bytes]:
-    """Read all keys that open, the current one first; create the file when there is none."""
-    return list(KeyFile(environ, data_dir).read().active)
 
 
 def new_key() -> bytes:
@@ -117,21 +116,20 @@ def _known(keys: Sequence[bytes | None]) -> tuple[bytes, ...]:
     return tuple(dict.fromkeys(key for key in keys if key is not None))
 
 
-def _read_or_create(path: Path) -> str:
-    """Read the key file, creating it first. Two processes may do so at once: one file wins."""
+def _create_missing(path: Path) -> None:
+    """Make the key file if there is none. Two processes may do so at once: one file wins."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = path.with_suffix(f".{secrets.token_hex(4)}.tmp")
-        _write_private(draft, _encode(new_key()) + "\n")
         try:
+            _write_private(draft, _encode(new_key()) + "\n")
             os.link(draft, path)
         except FileExistsError:
             pass
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
-    return path.read_text("ascii", errors="replace")
 
 
 def _write_private(path: Path, text: str) -> None:
