@@ -15,7 +15,7 @@ from typing import Final
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.index import Hit, IndexedTool, KeywordIndex, describe, tool_fields
 from mcp_junction.search.semantic import SemanticIndex
-from mcp_junction.search.texts import tool_text
+from mcp_junction.search.words import tool_text
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 

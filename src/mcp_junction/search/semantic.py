@@ -24,7 +24,6 @@ from mcp_junction.search.mirror import VectorMirror
 from mcp_junction.search.ranker_cache import RankerCache, RankRequest
 from mcp_junction.search.ranking import DropRows, Ranked, VectorRows
 from mcp_junction.search.static_table import MODEL
-from mcp_junction.search.texts import text_hash
 from mcp_junction.search.vectors import (
     Embed,
     EmbeddingModel,
@@ -34,6 +33,7 @@ from mcp_junction.search.vectors import (
     VectorCache,
     VectorStore,
 )
+from mcp_junction.search.words import text_hash
 from mcp_junction.slices import Breaks
 from mcp_junction.tasks import TaskScope
 
