@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.errors import ModelUnavailable
@@ -16,6 +16,8 @@ from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.offline import LocalModel
 from mcp_junction.skills.worker_main import answer
 from mcp_junction.upstream.events import ServerChanged
+
+T = TypeVar("T")
 
 _TURNS: Final = 10
 """Turns of the event loop that woken tasks get before time goes on."""
@@ -82,43 +84,41 @@ class MemorySink:
 
 
 class InProcessModel:
-    """A Model that computes in a thread."""
+    """A Model that computes in a thread, one job at a time."""
 
     def __init__(self) -> None:
         self._model = LocalModel()
         self._one_at_a_time = asyncio.Lock()
 
+    async def _run(self, compute: Callable[..., T], *given: Any) -> T:
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(compute, *given)
+
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """Return a vector for each text."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.embed, texts)
+        return await self._run(self._model.embed, texts)
 
     async def classify(
         self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill], pooled: bytes = b""
     ) -> list[SkillVerdict | None]:
         """Return a verdict for each subject."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.classify, subjects, skills, pooled)
+        return await self._run(self._model.classify, subjects, skills, pooled)
 
     async def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
         """Return what a server adds to the verdict on each of its tools."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.pool, server, tools)
+        return await self._run(self._model.pool, server, tools)
 
     async def cluster(self, vectors: Sequence[bytes], servers: Sequence[str]) -> list[list[int]]:
         """Find groups of tools that are alike."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.cluster, vectors, servers)
+        return await self._run(self._model.cluster, vectors, servers)
 
     async def average(self, vectors: Sequence[bytes]) -> bytes:
         """Compute the mean of vectors."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.average, vectors)
+        return await self._run(self._model.average, vectors)
 
     async def rank(self, job: RankingJob) -> Ranked:
         """Hold or drop vectors, or rank by them."""
-        async with self._one_at_a_time:
-            found = await asyncio.to_thread(answer, job, self._model)
+        found = await self._run(answer, job, self._model)
         if not isinstance(found, Ranked):
             raise ModelUnavailable(repr(found))
         return found
