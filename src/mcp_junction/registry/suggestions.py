@@ -12,10 +12,8 @@ import msgspec
 from mcp_junction.errors import NotFound
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.verdicts import store_verdicts
-from mcp_junction.skills.classifier import Model
-from mcp_junction.skills.embedder import MODEL
-from mcp_junction.skills.features import read_tool
-from mcp_junction.skills.suggestions import describe_group
+from mcp_junction.skills.classifier import MODEL, Model
+from mcp_junction.skills.features import describe_group, read_tool
 from mcp_junction.store.records import REVIEW, Classified, PendingTool
 from mcp_junction.store.suggestions import PENDING, REJECTED, SuggestionRecord
 

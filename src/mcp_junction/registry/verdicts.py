@@ -8,8 +8,7 @@ from typing import Any
 
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.skills.classifier import SkillVerdict, TaxonomySkill
-from mcp_junction.skills.embedder import MODEL
+from mcp_junction.skills.classifier import MODEL, SkillVerdict, TaxonomySkill
 from mcp_junction.store.records import OFFLINE, Classified, PendingTool
 from mcp_junction.store.store import Store
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from mcp_junction.skills.embedder import Embedder, stack_vectors
-from mcp_junction.skills.features import ToolText, read_tool
+from mcp_junction.search import static_table
+from mcp_junction.search.static_table import stack_vectors
+from mcp_junction.skills.features import ToolText
 
 if TYPE_CHECKING:
     from mcp_junction.search.static_table import Matrix
@@ -36,11 +37,8 @@ def taxonomy() -> list[TaxonomySkill]:
     return msgspec.json.decode(file.read_bytes(), type=list[TaxonomySkill])
 
 
-def tool_text(name: str, definition: bytes) -> str:
-    """Return the text that is embedded for a tool: its name, as words, title and description."""
-    return read_tool(name, definition).embedded
-
-
+MODEL: Final = f"{static_table.MODEL}/tool"
+"""The id of the model and of what it embeds: a tool by itself, without its server."""
 MOST: Final = 3
 PRIMARY: Final = 0.5
 """The confidence that the primary skill has at least."""
@@ -92,6 +90,14 @@ class Classifier(Protocol):
 
         ``pooled`` is what ``Model.pool`` made of their server.
         """
+        ...
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. Called in the worker process: it may be slow."""
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        """Return a vector for each text, of length 1 (or 0, for a text without words)."""
         ...
 
 

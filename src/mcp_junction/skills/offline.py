@@ -7,21 +7,27 @@ those that operators have added or described anew. It loads numpy and weights at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mcp_junction.search.minilm import MiniLm
 from mcp_junction.search.ranking import Ranker
-from mcp_junction.search.static_table import scale_rows
+from mcp_junction.search.static_table import (
+    StaticTable,
+    mean,
+    pack_rows,
+    scale_rows,
+    stack_vectors,
+)
 from mcp_junction.skills.classifier import (
+    Embedder,
     SkillVerdict,
     Subject,
     TaxonomySkill,
     ZeroShot,
     choose_skills,
 )
-from mcp_junction.skills.embedder import Embedder, WordVectors, mean, pack_rows, stack_vectors
 from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.trained import TrainedModel, pool
 
@@ -31,6 +37,18 @@ if TYPE_CHECKING:
 _ALIKE: Final = 0.55
 """How near the vectors of a cluster are to its middle, at least."""
 _MOST_CLUSTERED: Final = 3_000
+
+
+class WordVectors:
+    """An Embedder by the table that search uses, too; the first use loads it."""
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        return pack_rows(_load_table().embed(texts))
+
+
+@cache
+def _load_table() -> StaticTable:
+    return StaticTable.load()
 
 
 class OfflineClassifier:
