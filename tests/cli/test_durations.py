@@ -32,6 +32,12 @@ def test_a_moment_is_a_time_from_now_or_a_date():
         parse_moment("tomorrow", "--expires")
 
 
+@pytest.mark.parametrize("text", ["999999999w", "0001-01-01T00:00+14:00"])
+def test_a_moment_off_the_calendar_is_refused(text):
+    with pytest.raises(UsageError, match="--expires must be like 7d, or a date"):
+        parse_moment(text, "--expires")
+
+
 def test_a_limit_is_calls_in_a_time():
     assert parse_limit("100/3600", "--limit") == {"calls": 100, "per": 3600}
     assert parse_limit("100/1h", "--limit") == {"calls": 100, "per": 3600}

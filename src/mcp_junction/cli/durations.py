@@ -24,14 +24,14 @@ def parse_duration(text: str, option: str) -> int:
 
 def parse_moment(text: str, option: str) -> str:
     """Read a time from now, like ``7d``, or an ISO date; return it as RFC 3339 in UTC."""
-    if _LENGTH.fullmatch(text):
-        at = datetime.fromtimestamp(time.time() + parse_duration(text, option), UTC)
-    else:
-        try:
+    try:
+        if _LENGTH.fullmatch(text):
+            at = datetime.fromtimestamp(time.time() + parse_duration(text, option), UTC)
+        else:
             at = datetime.fromisoformat(text)
-        except ValueError:
-            raise UsageError(f"{option} must be like 7d, or a date like 2027-01-31") from None
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError):
+        raise UsageError(f"{option} must be like 7d, or a date like 2027-01-31") from None
 
 
 def parse_past(text: str, option: str) -> float:
