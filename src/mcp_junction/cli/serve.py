@@ -267,8 +267,9 @@ def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None
     async def follow() -> None:
         while True:
             if storage.vault.refresh() or storage.vault.key_ids != reported:
-                reported[:] = storage.vault.key_ids
-                await storage.store.vault_users.report(audit.writer, reported)
+                current = list(storage.vault.key_ids)
+                await storage.store.vault_users.report(audit.writer, current)
+                reported[:] = current  # not before: what could not be reported is tried again
                 log.warning("the vault has other keys now; %s seals", storage.vault.key_id)
             await junction.clock.sleep(VAULT_EVERY)
 
