@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mcp_junction.config.load import Config
     from mcp_junction.config.settings import Settings
 
-PREFIX_MODES = ("always", "auto", "never")
-EXPOSURES = ("all", "search")
 _SETTINGS = (
     "name",
     "version",
@@ -64,6 +62,8 @@ def make_parser(prog: str, description: str, epilog: str = "") -> Parser:
 
 def add_config_options(options: argparse.ArgumentParser) -> None:
     """Add the options of every command that starts servers."""
+    from mcp_junction.config.settings import EXPOSURES, PREFIX_MODES  # late: demo needs no config
+
     options.add_argument(
         "--config", metavar="FILE", help="the mcpServers file (JSON, comments allowed)"
     )
