@@ -142,12 +142,6 @@ async def _seal(storage: Storage) -> None:
         await storage.store.protected.renew()
 
 
-def _start_jobs(config: Config, storage: Storage, audit: AuditLog, junction: Junction) -> None:
-    _forget(config.settings.audit_retention_days, storage, audit, junction)
-    _index_audit(storage, audit, junction)
-    _follow_vault(storage, audit, junction)
-
-
 async def _upgrade(storage: Storage, audit: AuditLog) -> None:
     """Sign and carry over what an earlier version has stored; each of them once."""
     from mcp_junction.governance.policy_upgrade import migrate_agents
@@ -235,6 +229,20 @@ async def _make_first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> N
     )
 
 
+def _start_jobs(config: Config, storage: Storage, audit: AuditLog, junction: Junction) -> None:
+    """Start what runs beside the service: upkeep of the store, and following the vault's keys.
+
+    The index of the audit is made of what other writers left out, also those from before there
+    was one.
+    """
+    from mcp_junction.audit.indexing import index_regularly
+
+    _forget(config.settings.audit_retention_days, storage, audit, junction)
+    index = partial(index_regularly, storage.store.audit, audit.writer, junction.clock)
+    junction.tasks.supervise("audit index", index, is_vital=False)
+    _follow_vault(storage, audit, junction)
+
+
 def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
     """Remove what is too old from the audit, and expired grants, daily; 0 days is never."""
     from mcp_junction.audit.retention import retire_daily
@@ -242,23 +250,15 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
     from mcp_junction.governance.approvals import retire_approvals_daily
     from mcp_junction.governance.policy_sync import retire_policy_daily
 
-    if days:
-        retire = partial(retire_policy_daily, days, storage.store.policy, junction.clock)
-        junction.tasks.supervise("policy retention", retire, is_vital=False)
-        settle = partial(retire_approvals_daily, days, storage.store.approvals, junction.clock)
-        junction.tasks.supervise("approvals retention", settle, is_vital=False)
-        trail, points = storage.store.audit, storage.checkpoints
-        keys = partial(storage.vault.derive_keys, AUDIT)
-        forget = partial(retire_daily, days, trail, audit, points, keys, junction.clock)
-        junction.tasks.supervise("audit retention", forget, is_vital=False)
-
-
-def _index_audit(storage: Storage, audit: AuditLog, junction: Junction) -> None:
-    """Index what other writers of the audit left out, also those of before there was an index."""
-    from mcp_junction.audit.indexing import index_regularly
-
-    index = partial(index_regularly, storage.store.audit, audit.writer, junction.clock)
-    junction.tasks.supervise("audit index", index, is_vital=False)
+    store, points, clock = storage.store, storage.checkpoints, junction.clock
+    keys = partial(storage.vault.derive_keys, AUDIT)
+    jobs = {
+        "policy retention": partial(retire_policy_daily, days, store.policy, clock),
+        "approvals retention": partial(retire_approvals_daily, days, store.approvals, clock),
+        "audit retention": partial(retire_daily, days, store.audit, audit, points, keys, clock),
+    }
+    for name, job in jobs.items() if days else ():
+        junction.tasks.supervise(name, job, is_vital=False)
 
 
 def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None:
