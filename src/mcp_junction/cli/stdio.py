@@ -15,7 +15,6 @@ from mcp_junction.cli.options import (
     read_config,
     set_up_logging,
 )
-from mcp_junction.cli.streams import was_closed
 from mcp_junction.errors import JunctionError, UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def run(argv: list[str]) -> int:
 
 def _need_streams() -> None:
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
-        if was_closed(stream):
+        if program.was_closed(stream):
             raise UsageError(
                 f"{name} is closed: a client speaks to this program on stdin and stdout; start it"
                 " with both, or use `mcp-junction serve`"
