@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mcp_junction.cli.durations import format_seconds, parse_duration, parse_limit, parse_moment
+from mcp_junction.cli.values import format_seconds, parse_duration, parse_limit, parse_moment
 from mcp_junction.errors import UsageError
 
 

@@ -7,9 +7,10 @@ import asyncio
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from mcp_junction.app import Junction
+if TYPE_CHECKING:
+    from mcp_junction.app import Junction
 
 COLOURS: Final = {
     "CONNECTED": "green",
@@ -35,12 +36,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_message(args: argparse.Namespace, value: Any, message: str) -> None:
-    """Print a value with ``--json``, else a message about it."""
+def print_message(args: argparse.Namespace, value: Any, *lines: str) -> int:
+    """Print a value with ``--json``, else some lines about it; return exit code 0."""
     if args.json:
         print_json(value)
     else:
-        print(message)
+        print(*lines, sep="\n")
+    return 0
 
 
 def print_table(
@@ -79,6 +81,18 @@ def _format_cell(value: Any) -> Any:
     lines = ("" if value is None else str(value)).split("\n")
     text = "\n".join(map(printable, lines))
     return Text(text, COLOURS.get(text, ""))
+
+
+def format_result(value: Any) -> str:
+    """Return the text of a result that is only text; any other as JSON."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if (
+        isinstance(content, list)
+        and content
+        and all(isinstance(block, dict) and block.get("type") == "text" for block in content)
+    ):
+        return "\n".join(str(block.get("text", "")) for block in content)
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 _PATIENCE = 1.0

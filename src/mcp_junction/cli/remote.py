@@ -10,7 +10,7 @@ import argparse
 import http.client
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -151,6 +151,9 @@ class ServiceClient:
         raise error
 
 
+RemoteAction = Callable[[argparse.Namespace, ServiceClient], int]
+
+
 def _read_error(status: int, body: dict[str, Any]) -> RequestError:
     """Read the body of an error: of ``/api/v1/mcp``, which has a type, or of another route."""
     found = body.get("error")
@@ -162,9 +165,50 @@ def _read_error(status: int, body: dict[str, Any]) -> RequestError:
     return RequestError(str(body.get("error_code", "")), words, body.get("context") or {})
 
 
+def path_to(base: str, *names: str) -> str:
+    """Make the path of something below another: each name is one segment, whatever it holds."""
+    return "/".join((base, *(quote(name, safe="") for name in names)))
+
+
 def server_path(name: str) -> str:
-    return f"{SERVERS}/{quote(name, safe='')}"
+    return path_to(SERVERS, name)
 
 
 def _to_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# -- commands
+
+
+def run_action(
+    parser: argparse.ArgumentParser, argv: list[str], actions: Mapping[str, RemoteAction]
+) -> int:
+    """Run the action that a command line names, at the service that it names."""
+    args = parser.parse_args(argv)
+    return actions[args.action](args, ServiceClient.from_options(args))
+
+
+def run_listing(
+    parser: argparse.ArgumentParser,
+    argv: list[str],
+    actions: Mapping[str, RemoteAction],
+    ids: tuple[str, str],
+    needed: str,
+) -> int:
+    """Run a command that lists by default, or acts on what is named after the action.
+
+    ``ids`` is what a name stands for, and its help; ``needed`` asks for one where there is none.
+    """
+    *others, last = (name for name in actions if name != "list")
+    parser.add_argument(
+        "action", metavar="ACTION", nargs="?", choices=tuple(actions), default="list",
+        help=f"list (default), {', '.join([*others, f'or {last}'])}",
+    )  # fmt: skip
+    parser.add_argument("ids", metavar=ids[0], nargs="*", help=ids[1])
+    add_remote_options(parser)
+    args = parser.parse_args(argv)
+    if args.action not in ("list", "watch") and not args.ids:
+        command = parser.prog.removeprefix("mcp-junction ")
+        raise UsageError(f"{command} {args.action}: {needed}")
+    return actions[args.action](args, ServiceClient.from_options(args))

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from mcp_junction.cli.printing import print_json, print_table
+from mcp_junction.cli.printing import print_message, print_table
 from mcp_junction.cli.remote import ServiceClient, server_path
 from mcp_junction.errors import JunctionError, UsageError
 
@@ -74,11 +74,7 @@ def log_in(args: argparse.Namespace, remote: ServiceClient) -> int:
             webbrowser.open(login["url"])
             ended = listener.wait()
     done = remote.post(f"{path}/logins/{login['login_id']}/complete", {"callback_url": ended})
-    if args.json:
-        print_json(done)
-    else:
-        print(f"{args.name}: signed in")
-    return 0
+    return print_message(args, done, f"{args.name}: signed in")
 
 
 async def _log_in_here(args: argparse.Namespace) -> int:
@@ -126,8 +122,7 @@ async def _wait_until_signed_in(source: TokenSource) -> None:
 def log_out(args: argparse.Namespace, remote: ServiceClient) -> int:
     agent = f"?{urlencode({'agent': args.agent})}" if args.agent else ""
     remote.delete(f"{server_path(args.name)}/auth{agent}")
-    print_json({"status": "signed out"}) if args.json else print(f"{args.name}: signed out")
-    return 0
+    return print_message(args, {"status": "signed out"}, f"{args.name}: signed out")
 
 
 def show_auth(args: argparse.Namespace, remote: ServiceClient) -> int:
