@@ -127,7 +127,6 @@ class Ranked(msgspec.Struct, tag=True, frozen=True, gc=False):
 
     rows: int
     """How many tools the process holds: fewer than expected when it was started again."""
-    deep_rows: int = 0
     tools: list[RankedTool] = []
     skills: dict[str, float] = {}
     """The skills that fit best, with their scores."""
@@ -167,15 +166,16 @@ class Ranker:
             case RankJob():
                 return self.rank(job)
             case VectorRows():
-                return self.put(job)
+                self.put(job)
             case DropRows():
-                return self.drop(job)
+                self.drop(job)
             case Hold():
-                return self.hold(job)
+                self.hold(job)
             case HoldWords():
-                return self.hold_words(job)
+                self.hold_words(job)
+        return self._count()
 
-    def put(self, rows: VectorRows) -> Ranked:
+    def put(self, rows: VectorRows) -> None:
         """Hold the vectors of tools, instead of those that they had."""
         import numpy
 
@@ -190,16 +190,14 @@ class Ranker:
             servers[: len(self._servers)] = self._servers
             self._servers = servers
         self._servers[rows.numbers] = rows.servers
-        return self._count()
 
-    def drop(self, rows: DropRows) -> Ranked:
+    def drop(self, rows: DropRows) -> None:
         """Forget tools."""
         space = self._deep if rows.is_deep else self._static
         if space is not None:
             space.drop(rows.numbers)
-        return self._count()
 
-    def hold(self, given: Hold) -> Ranked:
+    def hold(self, given: Hold) -> None:
         """Hold a mask or skills."""
         for key in given.forget:
             self._masks.pop(key, None)
@@ -208,15 +206,13 @@ class Ranker:
             self._masks[given.key] = _read_mask(given.mask)
         if given.skills:
             self._skills[given.key] = given.skills
-        return self._count()
 
-    def hold_words(self, given: HoldWords) -> Ranked:
+    def hold_words(self, given: HoldWords) -> None:
         """Hold entries of the keyword index."""
         self._postings.take(given.epoch, given.words)
-        return self._count()
 
     def _count(self) -> Ranked:
-        return Ranked(len(self._static), len(self._deep) if self._deep is not None else 0)
+        return Ranked(len(self._static))
 
     def rank(self, job: RankJob) -> Ranked:
         """Find the tools that fit a query best, among those admitted."""
