@@ -91,7 +91,7 @@ async def test_a_tool_is_found_by_what_it_means_without_any_of_its_words(world):
     await here.follow({"mail": MAIL, "sky": SKY})
     assert (await here.find("write a letter to a friend"))[0] == "mail.send_email"
     assert (await here.find("weather"))[0] == "sky.forecast"
-    assert here.finder.search("weather", 5, lambda pair: True) == []
+    assert here.finder.index.search("weather", 5, lambda pair: True) == []
 
 
 @pytest.mark.req("Q-2")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,8 +44,9 @@ class StaticTable:
         self._split = WordPiece()
 
     @classmethod
+    @cache
     def load(cls) -> StaticTable:
-        """Load the table that is shipped; its rows stay in their file, which is mapped."""
+        """Load the table that is shipped, once; its rows stay in their file, which is mapped."""
         import numpy
 
         folder = Path(str(resources.files("mcp_junction.search").joinpath("data")))

@@ -7,7 +7,7 @@ those that operators have added or described anew. It loads numpy and weights at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,12 +43,7 @@ class WordVectors:
     """An Embedder by the table that search uses, too; the first use loads it."""
 
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
-        return pack_rows(_load_table().embed(texts))
-
-
-@cache
-def _load_table() -> StaticTable:
-    return StaticTable.load()
+        return pack_rows(StaticTable.load().embed(texts))
 
 
 class OfflineClassifier:
@@ -94,16 +89,15 @@ class OfflineClassifier:
         column = {skill: n for n, skill in enumerate(self._trained.skills)}
         is_new = [known.get(skill.id) != skill.description for skill in skills]
         left = 1 - guessed[:, is_new].sum(axis=1)
-        found = []
-        for row in range(len(trained)):
-            shares = {
+        return [
+            {
                 skill.id: float(guessed[row, n])
                 if is_new[n]
                 else float(left[row] * trained[row, column[skill.id]])
                 for n, skill in enumerate(skills)
             }
-            found.append(shares)
-        return found
+            for row in range(len(trained))
+        ]
 
     def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
         """Return what a server's title, description and tools add to the verdict on each tool."""
