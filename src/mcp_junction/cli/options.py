@@ -142,14 +142,6 @@ def add_service_options(options: argparse.ArgumentParser) -> None:
     add_store_options(options)
 
 
-def add_lenient_option(options: argparse.ArgumentParser) -> None:
-    options.add_argument(
-        "--lenient",
-        action="store_true",
-        help="when variables or the envFile of a server are missing, start the others",
-    )
-
-
 def read_config(
     args: argparse.Namespace, *, service: bool = False, lenient: bool = False
 ) -> Config:

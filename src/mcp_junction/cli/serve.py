@@ -112,7 +112,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
             api,
             owner_without_key=given.owner_without_key,
             on_loaded=tune_interpreter,
-            on_listening=_print_demo_words if given.demo else None,
+            on_listening=_greet if given.demo else None,
         )
         await enter(registry)
         await _make_first_key(keys, storage, audit)
@@ -277,10 +277,24 @@ def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None
     junction.tasks.supervise("vault", follow, is_vital=False)
 
 
-def _print_demo_words(url: str) -> None:
-    from mcp_junction.cli.demo import greeting
+def _greet(url: str) -> None:
+    """Print what can be done with ``serve --demo``, once it listens."""
+    program = sys.argv[0] if sys.argv[0].endswith("mcp-junction") else "mcp-junction"
+    where = "" if url.endswith(":8420") else f" --url {url}"
+    words = f"""
+Junction is up, with three small servers behind one endpoint: clock, notes and arithmetic.
 
-    print(greeting(url), file=sys.stderr, flush=True)
+  Give it to your assistant    {url}/mcp
+                               (Claude Code: claude mcp add --transport http junction {url}/mcp)
+  See the servers              {program} servers list{where}
+  Call a tool                  {program} tools call{where} arithmetic.evaluate \
+'{{"expression": "6 * 7"}}'
+  Add a server of your own     {program} servers add{where} NAME -- COMMAND [ARGS]
+  Read about the REST API      {url}/api/v1/docs
+
+Ctrl-C ends it.
+"""
+    print(words, file=sys.stderr, flush=True)
 
 
 def _follow_file(

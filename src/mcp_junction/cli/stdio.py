@@ -10,7 +10,6 @@ from mcp_junction.cli import main as program
 from mcp_junction.cli.environment import hide_secrets, variables
 from mcp_junction.cli.options import (
     add_config_options,
-    add_lenient_option,
     make_parser,
     read_config,
     set_up_logging,
@@ -32,7 +31,11 @@ def run(argv: list[str]) -> int:
         _epilog(),
     )
     add_config_options(options)
-    add_lenient_option(options)
+    options.add_argument(
+        "--lenient",
+        action="store_true",
+        help="when variables or the envFile of a server are missing, start the others",
+    )
     about = options.add_argument_group("what clients see of Junction itself")
     about.add_argument("--name", help="the name given to clients (default: mcp-junction)")
     about.add_argument(
