@@ -93,3 +93,9 @@ async def test_the_command_says_when_nobody_has_signed_in(issuer, tmp_path, monk
     words = ["login", "crm", "--no-browser", "--config", str(config), "--data-dir", str(tmp_path)]
     with pytest.raises(JunctionError, match="nobody has signed in within ten minutes"):
         await asyncio.to_thread(run, words)
+
+
+async def test_a_link_with_another_word_is_nobodys_whatever_the_word(issuer, tmp_path):
+    async with local(issuer, tmp_path) as world:
+        for query in (b"", b"t=", b"t=wrong", b"t=%C3%A9"):
+            assert world.credentials._identify({}, {"query_string": query}) is None
