@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from typing import Any, Final
 
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_message, print_table, printable
+from mcp_junction.cli.printing import make_table, print_json, print_message, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
 from mcp_junction.cli.values import format_moment, name_target
 
@@ -74,8 +75,6 @@ def _reveal(args: argparse.Namespace, remote: ServiceClient) -> int:
 
 def _watch(args: argparse.Namespace, remote: ServiceClient) -> int:
     """Show what waits, in a table that follows it, until it is interrupted."""
-    import sys
-
     from rich.console import Console
     from rich.live import Live
 
@@ -90,15 +89,10 @@ def _watch(args: argparse.Namespace, remote: ServiceClient) -> int:
 
 
 def _make_table(found: list[dict[str, Any]]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
     if not found:
-        return Text(f"{_EMPTY} Ctrl-C ends.")
-    table = Table(*_HEADINGS, caption="mcp-junction approvals approve|deny ID; Ctrl-C ends")
-    for one in found:
-        table.add_row(*(Text(printable(str(cell))) for cell in _row(one)))
-    return table
+        return f"{_EMPTY} Ctrl-C ends."
+    caption = "mcp-junction approvals approve|deny ID; Ctrl-C ends"
+    return make_table(_HEADINGS, map(_row, found), caption)
 
 
 _ACTIONS: Final = {

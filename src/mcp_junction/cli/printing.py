@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from mcp_junction.app import Junction
 
 COLOURS: Final = {
@@ -60,17 +62,24 @@ def print_table(
         print_json(value)
         return 0
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(*headings)
-    for row in rows:
-        table.add_row(*map(_format_cell, row))
+    table = make_table(headings, rows)
     console = Console(file=sys.stdout, emoji=False)
     if table.rows:
         console.print(table)
     else:
         console.print(empty, markup=False)
     return 0
+
+
+def make_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
+    """Make a table whose cells cannot steer the terminal."""
+    from rich.table import Table
+
+    table = Table(*headings, caption=caption or None)
+    for row in rows:
+        table.add_row(*map(_format_cell, row))
+    return table
 
 
 def _format_cell(value: Any) -> Any:

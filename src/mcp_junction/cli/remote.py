@@ -1,4 +1,4 @@
-"""ServiceClient: the REST client with which commands reach a running service.
+"""ServiceClient: the REST client with which commands reach a running service, and how they run.
 
 The key is that of ``--key``, else of ``JUNCTION_KEY``, else, for this machine only, the
 administrator's key that the first start of the service left in the data directory.
@@ -76,8 +76,7 @@ class ServiceClient:
         return cls(url, key)
 
     def get(self, path: str, **query: Any) -> Any:
-        chosen = {name: _to_text(value) for name, value in query.items() if value is not None}
-        return self._request("GET", f"{path}?{urlencode(chosen)}" if chosen else path)
+        return self._request("GET", _add_query(path, query))
 
     def post(self, path: str, body: Any = None) -> Any:
         return self._request("POST", path, body)
@@ -100,8 +99,7 @@ class ServiceClient:
 
     def array(self, path: str, **query: Any) -> Iterator[Any]:
         """Iterate over all items of a plain array under ``/api/v1/mcp``, page by page."""
-        chosen = {name: _to_text(value) for name, value in query.items() if value is not None}
-        following: str | None = f"{path}?{urlencode({**chosen, 'limit': _PAGE})}"
+        following: str | None = _add_query(path, {**query, "limit": _PAGE})
         while following:
             answer, text = self._send("GET", following)
             yield from self._parse_response(answer, text)
@@ -151,9 +149,6 @@ class ServiceClient:
         raise error
 
 
-RemoteAction = Callable[[argparse.Namespace, ServiceClient], int]
-
-
 def _read_error(status: int, body: dict[str, Any]) -> RequestError:
     """Read the body of an error: of ``/api/v1/mcp``, which has a type, or of another route."""
     found = body.get("error")
@@ -174,11 +169,18 @@ def server_path(name: str) -> str:
     return path_to(SERVERS, name)
 
 
-def _to_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _add_query(path: str, query: Mapping[str, Any]) -> str:
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(texts)}" if texts else path
 
 
 # -- commands
+
+RemoteAction = Callable[[argparse.Namespace, ServiceClient], int]
 
 
 def run_action(
