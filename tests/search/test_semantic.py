@@ -10,9 +10,8 @@ from mcp_junction.errors import ModelUnavailable, StoreUnavailable
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.finder import Finder
 from mcp_junction.search.ranker_cache import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
-from mcp_junction.search.ranking import HIERARCHICAL, SEMANTIC, SkillGroup
 from mcp_junction.search.semantic import WARM_FROM, SemanticIndex
-from mcp_junction.search.vectors import MemoryCache
+from mcp_junction.search.vectors import HIERARCHICAL, SEMANTIC, MemoryCache, SkillGroup
 from mcp_junction.search.words import split_clauses, tool_text
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel

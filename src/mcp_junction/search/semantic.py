@@ -22,15 +22,17 @@ from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.mirror import VectorMirror
 from mcp_junction.search.ranker_cache import RankerCache, RankRequest
-from mcp_junction.search.ranking import DropRows, Ranked, VectorRows
 from mcp_junction.search.static_table import MODEL
 from mcp_junction.search.vectors import (
+    DropRows,
     Embed,
     EmbeddingModel,
     KeptVector,
     MemoryCache,
+    Ranked,
     RankingProcess,
     VectorCache,
+    VectorRows,
     VectorStore,
 )
 from mcp_junction.search.words import text_hash

@@ -25,7 +25,7 @@ from mcp_junction.eras.tasks import ResolveTask
 from mcp_junction.eras.tickets import Seal
 from mcp_junction.errors import ModelUnavailable
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.search.ranking import Ranked, RankingJob
+from mcp_junction.search.vectors import Ranked, RankingJob
 from mcp_junction.sessions.clients import Subscriptions
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
