@@ -25,10 +25,10 @@ import numpy
 from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.index import KeywordIndex, describe, tool_fields
-from mcp_junction.search.postings import TermEntries
-from mcp_junction.search.ranking import HoldWords, Ranker, RankJob, VectorRows
+from mcp_junction.search.ranking import Ranker
 from mcp_junction.search.static_table import StaticTable
-from mcp_junction.search.texts import split_clauses, tool_text
+from mcp_junction.search.vectors import HoldWords, RankJob, TermEntries, VectorRows
+from mcp_junction.search.words import split_clauses, tool_text
 
 DEPTH = 10
 DEFAULT = {"core": (0.57, 0.74), "full": (0.45, 0.58)}

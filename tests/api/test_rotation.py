@@ -16,7 +16,7 @@ from mcp_junction.audit.verify import verify
 from mcp_junction.cli.serve import REQUEST_STATE, _follow_vault
 from mcp_junction.cli.storage import Storage
 from mcp_junction.cli.vault import Rotation
-from mcp_junction.errors import UsageError
+from mcp_junction.errors import StoreUnavailable, UsageError
 from mcp_junction.store.store import open_store
 from mcp_junction.vault.key_file import KeyFile
 from mcp_junction.vault.vault import Vault
@@ -161,3 +161,20 @@ async def test_a_service_that_does_not_get_the_key_stops_the_rotation_before_any
     monkeypatch.undo()
     await _rotate(store_url, tmp_path)  # finishes the earlier one first
     assert len(KeyFile({}, tmp_path).read().active) == 1
+
+
+@pytest.mark.req("S-10")
+async def test_a_service_that_could_not_report_its_new_key_reports_it_later(
+    processes, store_url, tmp_path, monkeypatch
+):
+    users = processes[0].storage.store.vault_users
+    report, failures = users.report, [StoreUnavailable("away")]
+
+    async def fail_once(writer, keys):
+        if failures:
+            raise failures.pop()
+        await report(writer, keys)
+
+    monkeypatch.setattr(users, "report", fail_once)
+    await asyncio.wait_for(_rotate(store_url, tmp_path), BOUND)
+    assert failures == []

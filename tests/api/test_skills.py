@@ -10,8 +10,9 @@ from tests.registry.toolbox import tool, until
 
 from mcp_junction.cli import skills as skills_command
 from mcp_junction.errors import UsageError
-from mcp_junction.skills.classifier import tool_text
-from mcp_junction.skills.embedder import WordVectors, mean, to_floats
+from mcp_junction.search.static_table import mean, to_floats
+from mcp_junction.skills.features import read_tool
+from mcp_junction.skills.offline import WordVectors
 from mcp_junction.store.skills import SuggestionRecord
 
 SKILLS = "/api/v1/skills"
@@ -61,7 +62,7 @@ async def skills(served):
 def vector(*tools, instead=""):
     """The mean of what these tools say; of other words where there are none."""
     texts = [
-        tool_text(one["name"], f'{{"description": "{one["description"]}"}}'.encode())
+        read_tool(one["name"], f'{{"description": "{one["description"]}"}}'.encode()).embedded
         for one in tools
     ]
     return pytest.approx(to_floats(mean(WordVectors()(texts or [instead]))), abs=1e-6)

@@ -19,9 +19,8 @@ from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.fakes import FakeClock, MemorySink
+from mcp_junction.testing.fakes import FakeClock, MemorySink, TestParts
 from mcp_junction.testing.link import FakeUpstream, catalog_of
-from mcp_junction.testing.pipeline import TestParts
 from mcp_junction.upstream.outcome import Outcome
 
 BOUND = 30.0

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mcp_junction.cli.durations import format_seconds, parse_duration, parse_limit, parse_moment
+from mcp_junction.cli.values import format_seconds, parse_duration, parse_limit, parse_moment
 from mcp_junction.errors import UsageError
 
 
@@ -30,6 +30,12 @@ def test_a_moment_is_a_time_from_now_or_a_date():
     assert parse_moment("2027-01-31", "--expires").startswith("2027-01-3")
     with pytest.raises(UsageError, match="--expires must be like 7d, or a date"):
         parse_moment("tomorrow", "--expires")
+
+
+@pytest.mark.parametrize("text", ["999999999w", "0001-01-01T00:00+14:00"])
+def test_a_moment_off_the_calendar_is_refused(text):
+    with pytest.raises(UsageError, match="--expires must be like 7d, or a date"):
+        parse_moment(text, "--expires")
 
 
 def test_a_limit_is_calls_in_a_time():

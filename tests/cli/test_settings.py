@@ -78,6 +78,18 @@ def test_the_password_of_the_store_is_masked(program, tmp_path):
             assert PASSWORD not in ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("name", ["embedding_base_url", "vector_store", "otlp_endpoint"])
+def test_credentials_in_the_address_of_another_service_are_masked(shown, name):
+    for url in (f"https://me:{PASSWORD}@peer.example/v1", f"https://peer.example/?key={PASSWORD}"):
+        value = shown(name, env={f"JUNCTION_{name.upper()}": url})[name]["value"]
+        assert "peer.example" in value
+        assert PASSWORD not in value
+
+
+def test_what_clients_are_listed_can_be_chosen_by_size(shown):
+    assert shown("--exposure", "auto")["exposure"]["value"] == "auto"
+
+
 @pytest.mark.req("REQ-MCP-CONFIG")
 @pytest.mark.parametrize("variable", VARIABLE_NAMES.values())
 def test_neither_this_nor_serve_accepts_a_number_out_of_range(program, tmp_path, variable):

@@ -1,9 +1,11 @@
 """`mcp-junction servers login`, `logout` and `auth`, against a running service."""
 
+import argparse
 import asyncio
 import re
 import threading
 import urllib.request
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.credentials.test_signing_in import issuer, register
@@ -64,3 +66,14 @@ async def test_without_a_browser_the_address_is_pasted(gateway, issuer, monkeypa
     monkeypatch.setattr("sys.stdin", Person())
     assert await command(served, "login", "crm", "--no-browser") == 0
     await served.until("crm", "CONNECTED")
+
+
+def test_the_agent_to_sign_out_is_named_whatever_its_id_holds():
+    paths = []
+
+    class Remote:
+        delete = staticmethod(paths.append)
+
+    sign_in.log_out(argparse.Namespace(name="crm", agent="a&b c", json=False), Remote())
+    assert urlsplit(paths[0]).path.endswith("/crm/auth")
+    assert parse_qs(urlsplit(paths[0]).query) == {"agent": ["a&b c"]}

@@ -16,6 +16,7 @@ from mcp_junction.cli import sign_in
 from mcp_junction.cli.local_credentials import open_local_credentials
 from mcp_junction.cli.servers import run
 from mcp_junction.config.load import without_file
+from mcp_junction.errors import JunctionError
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
 from mcp_junction.testing.issuer import FakeIssuer
 
@@ -83,3 +84,18 @@ async def test_the_command_signs_in_for_a_config_file(issuer, tmp_path, monkeypa
     async with local(issuer, folder) as world:
         await world.connected()
         assert text_of(await world.call()) == "alice"
+
+
+async def test_the_command_says_when_nobody_has_signed_in(issuer, tmp_path, monkeypatch):
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"crm": entry(issuer)}}))
+    monkeypatch.setattr(sign_in, "_PATIENCE", 0.1)
+    words = ["login", "crm", "--no-browser", "--config", str(config), "--data-dir", str(tmp_path)]
+    with pytest.raises(JunctionError, match="nobody has signed in within ten minutes"):
+        await asyncio.to_thread(run, words)
+
+
+async def test_a_link_with_another_word_is_nobodys_whatever_the_word(issuer, tmp_path):
+    async with local(issuer, tmp_path) as world:
+        for query in (b"", b"t=", b"t=wrong", b"t=%C3%A9"):
+            assert world.credentials._identify({}, {"query_string": query}) is None

@@ -10,8 +10,8 @@ from tests.eras.test_adapters import QUESTION, Stateless
 
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.testing.fakes import PARKED_SECONDS
 from mcp_junction.testing.link import FakeUpstream
-from mcp_junction.testing.pipeline import PARKED_SECONDS
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import OutcomeKind

@@ -15,7 +15,7 @@ from tests.plugin_faults_http import HttpRig
 from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing import history
-from mcp_junction.testing.fault_proxy import FaultProxy
+from mcp_junction.testing.faults import FaultProxy
 from mcp_junction.testing.history import Seen
 
 SETTINGS = {

@@ -12,7 +12,7 @@ from tests.plugin_faults import Figures
 from tests.plugin_faults_http import HttpRig
 
 from mcp_junction.testing import history
-from mcp_junction.testing.fault_proxy import FaultProxy
+from mcp_junction.testing.faults import FaultProxy
 from mcp_junction.testing.history import Ledger, Seen
 from mcp_junction.upstream import connecting
 

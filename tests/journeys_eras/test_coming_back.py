@@ -12,7 +12,7 @@ from tests.journeys_eras.ledger import BOUND
 from tests.journeys_eras.stacks import DIRECT, KEY, Stacks
 from tests.journeys_http.stack import serving
 
-from mcp_junction.testing.fault_proxy import FaultProxy
+from mcp_junction.testing.faults import FaultProxy
 
 AWAY = 1.0  # seconds that nothing listens, where it is away for a while
 

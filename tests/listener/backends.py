@@ -32,8 +32,8 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen
 from mcp_junction.sessions.stateless import StatelessClient as ClientOfRequest
 from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.fakes import TestParts
 from mcp_junction.testing.link import FakeUpstream, catalog_of
-from mcp_junction.testing.pipeline import TestParts
 
 BOUND = 30.0
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import threading
 from base64 import b64encode, urlsafe_b64encode
 from urllib.parse import quote
 
@@ -11,11 +12,13 @@ import pytest
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.cli.stderr import RedactingFormatter
 from mcp_junction.config.servers import ServerDefinition
+from mcp_junction.redaction import known as module
 from mcp_junction.redaction.known import KNOWN, KnownSecrets
 from mcp_junction.redaction.payloads import LOOKED_AT, SUMMARY, summarize
 
 TOKEN = "sk-Ab1/cd+2\"ef='gh~99"
 WORD = "swordfish"
+BOUND = 10
 SERVER = ServerDefinition(
     "s", "stdio", command="run", env={"API_KEY": TOKEN, "PASSWORD": WORD}, id="id-of-s"
 )
@@ -169,3 +172,26 @@ async def test_nothing_is_left_to_look_at_when_the_service_has_started(single, t
     await single({"box": {"url": server.url, "headers": {"X-Api-Key": TOKEN}}})
     assert not KNOWN.is_pending
     assert KNOWN.redact(f"no {TOKEN}") == "no ***"
+
+
+def test_a_text_is_masked_also_while_another_thread_learns(monkeypatch):
+    secrets, began, may_go_on = KnownSecrets(), threading.Event(), threading.Event()
+    find, texts = module._secrets_in, []
+
+    def find_slowly(source):
+        began.set()
+        may_go_on.wait(BOUND)
+        return find(source)
+
+    monkeypatch.setattr(module, "_secrets_in", find_slowly)
+    secrets.learn_value("hunter2-hunter2-81")
+    learning = threading.Thread(target=secrets.process_pending)
+    learning.start()
+    assert began.wait(BOUND)
+    mask = threading.Thread(target=lambda: texts.append(secrets.redact("it is hunter2-hunter2-81")))
+    mask.start()
+    mask.join(0.2)  # it has to wait for the other; it would be over by now if it did not
+    may_go_on.set()
+    for thread in (learning, mask):
+        thread.join(BOUND)
+    assert texts == ["it is ***"]

@@ -13,8 +13,9 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.registry import background_classifier, verdicts
 from mcp_junction.registry.background_classifier import BackgroundClassifier
 from mcp_junction.search import static_table
-from mcp_junction.skills.classifier import tool_text
-from mcp_junction.skills.embedder import WordVectors, mean, to_floats
+from mcp_junction.search.static_table import mean, to_floats
+from mcp_junction.skills.features import read_tool
+from mcp_junction.skills.offline import WordVectors
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.store.records import REVIEW, Classified
 from mcp_junction.tasks import TaskScope
@@ -52,7 +53,7 @@ def near(left: bytes, right: bytes) -> bool:
 async def as_it_should_be(running, skill) -> bytes:
     """The vector of a skill, computed from what its tools say."""
     members = [one for one in await running.store.tools.all() if skill.id in one.skill_ids]
-    texts = [tool_text(one.name, one.definition) for one in members]
+    texts = [read_tool(one.name, one.definition).embedded for one in members]
     return mean(WordVectors()(texts or [skill.description]))
 
 

@@ -8,8 +8,7 @@ from tests.registry.bees import BEES
 from tests.registry.toolbox import tool
 
 from mcp_junction.errors import AlreadyExists, NotFound
-from mcp_junction.skills.features import make_text
-from mcp_junction.skills.suggestions import describe_group
+from mcp_junction.skills.features import describe_group, make_text
 
 
 async def settled(running) -> list:

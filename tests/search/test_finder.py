@@ -36,7 +36,7 @@ def read(monkeypatch):
 
 
 def found(finder: Finder, query: str) -> list[str]:
-    return [".".join(hit.pair) for hit in finder.search(query, 100, lambda pair: True)]
+    return [".".join(hit.pair) for hit in finder.index.search(query, 100, lambda pair: True)]
 
 
 async def test_what_is_offered_is_found_and_what_is_withdrawn_is_not(finder):
@@ -134,7 +134,7 @@ async def test_whatever_states_it_saw_in_between_the_last_one_is_what_is_found(s
     await finder.wait_until_current()
     await fresh.wait_until_current()
     for query in ("penguin", "walrus one", "a seal two"):
-        assert finder.search(query, 50, lambda pair: True) == fresh.search(
+        assert finder.index.search(query, 50, lambda pair: True) == fresh.index.search(
             query, 50, lambda pair: True
         )
     await tasks.close()

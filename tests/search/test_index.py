@@ -9,8 +9,7 @@ from tests.search.tools import tool
 
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search import index as indexes
-from mcp_junction.search.index import Hit, KeywordIndex, tool_fields, weights
-from mcp_junction.search.postings import STEPS
+from mcp_junction.search.index import STEPS, Hit, KeywordIndex, tool_fields, weights
 from mcp_junction.search.words import query_terms
 
 WORDS = ["alpha", "beta", "gamma", "delta", "issue", "create"]

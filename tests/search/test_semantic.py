@@ -10,10 +10,9 @@ from mcp_junction.errors import ModelUnavailable, StoreUnavailable
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.finder import Finder
 from mcp_junction.search.ranker_cache import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
-from mcp_junction.search.ranking import HIERARCHICAL, SEMANTIC, SkillGroup
 from mcp_junction.search.semantic import WARM_FROM, SemanticIndex
-from mcp_junction.search.texts import split_clauses, tool_text
-from mcp_junction.search.vectors import MemoryCache
+from mcp_junction.search.vectors import HIERARCHICAL, SEMANTIC, MemoryCache, SkillGroup
+from mcp_junction.search.words import split_clauses, tool_text
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
 
@@ -91,7 +90,7 @@ async def test_a_tool_is_found_by_what_it_means_without_any_of_its_words(world):
     await here.follow({"mail": MAIL, "sky": SKY})
     assert (await here.find("write a letter to a friend"))[0] == "mail.send_email"
     assert (await here.find("weather"))[0] == "sky.forecast"
-    assert here.finder.search("weather", 5, lambda pair: True) == []
+    assert here.finder.index.search("weather", 5, lambda pair: True) == []
 
 
 @pytest.mark.req("Q-2")

@@ -13,9 +13,9 @@ from tests.search.tools import tool
 
 from mcp_junction.errors import StoreUnavailable, VectorStoreError
 from mcp_junction.protocol.names import Pair
+from mcp_junction.search.held import VectorSpace
 from mcp_junction.search.qdrant import INDEXED, QdrantVectors, point_id
 from mcp_junction.search.semantic import SEARCH_MODEL
-from mcp_junction.search.vector_space import VectorSpace
 from mcp_junction.search.vectors import MemoryCache, VectorRow
 from mcp_junction.store.database import Query
 from mcp_junction.store.nearness import PgVectors

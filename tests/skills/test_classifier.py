@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from mcp_junction.search.static_table import MODEL
 from mcp_junction.skills.classifier import Subject, TaxonomySkill, choose_skills, taxonomy
-from mcp_junction.skills.embedder import WordVectors
 from mcp_junction.skills.features import make_text, read_tool
-from mcp_junction.skills.offline import LocalModel, find_clusters
+from mcp_junction.skills.offline import LocalModel, WordVectors, find_clusters
 from mcp_junction.skills.trained import TrainedModel
 
 OFFLINE = LocalModel()

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from mcp_junction.skills.classifier import tool_text
-from mcp_junction.skills.embedder import WordVectors, mean, pack_rows, stack_vectors, to_floats
+from mcp_junction.search.static_table import mean, pack_rows, stack_vectors, to_floats
+from mcp_junction.skills.features import read_tool
+from mcp_junction.skills.offline import WordVectors
 
 
 def nearness(*texts):
@@ -56,4 +57,4 @@ def test_a_mean_is_taken_number_by_number():
 def test_a_tool_is_its_name_in_words_and_the_beginning_of_what_is_said_of_it(
     name, definition, text
 ):
-    assert tool_text(name, definition) == text
+    assert read_tool(name, definition).embedded == text

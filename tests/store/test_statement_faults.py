@@ -28,7 +28,7 @@ from mcp_junction.store.table import UNREADABLE
 from mcp_junction.store.tool_settings import DeclaredTool
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
-from mcp_junction.testing.store_faults import StatementFaults
+from mcp_junction.testing.faults import StatementFaults
 from mcp_junction.vault.vault import Vault
 
 BOUND = 20

@@ -16,7 +16,7 @@ from mcp_junction.credentials.source import AuthFacts
 from mcp_junction.redaction.connections import mask_connection, mask_url
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.known_tools import HiddenReason, ToolState
-from mcp_junction.skills.embedder import to_floats
+from mcp_junction.search.static_table import to_floats
 from mcp_junction.store.records import HistoryRecord, ServerRecord, SkillRecord, ToolRecord
 from mcp_junction.upstream.state import ServerState
 

@@ -21,8 +21,8 @@ from mcp_junction.tasks import TaskScope
 if TYPE_CHECKING:
     from mcp_junction.search.finder import Finder
     from mcp_junction.search.ranker_cache import KeyedMask, KeyedSkills
-    from mcp_junction.search.ranking import Ranked
     from mcp_junction.search.semantic import SemanticIndex
+    from mcp_junction.search.vectors import Ranked
 
 AUTO: Final = "auto"
 KEYWORD: Final = "keyword"
@@ -185,7 +185,7 @@ class ToolSearch:
     def _number_skills(self, finder: Finder, skills: Sequence[SkillTools]) -> KeyedSkills:
         """Convert the tools of skills to numbers."""
         from mcp_junction.search.ranker_cache import KeyedSkills
-        from mcp_junction.search.ranking import SkillGroup
+        from mcp_junction.search.vectors import SkillGroup
 
         index, known = finder.index, self._skills
         if known is None or known.skills is not skills or known.version != index.version:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from typing import Any, Final
-from urllib.parse import quote
 
-from mcp_junction.cli.durations import format_moment
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_message, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options
-from mcp_junction.cli.targets import name_target
+from mcp_junction.cli.remote import ServiceClient, add_remote_options, path_to, run_action
+from mcp_junction.cli.values import format_moment, name_target
 
 AGENTS: Final = "/api/v1/mcp/agents"
 
@@ -46,8 +44,7 @@ def run(argv: list[str]) -> int:
     remove.add_argument("agent", metavar="AGENT", help="its id")
     for action in (listing, add, remove):
         add_remote_options(action)
-    args = parser.parse_args(argv)
-    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
+    return run_action(parser, argv, _ACTIONS)
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -99,10 +96,9 @@ def _print_made(made: dict[str, Any]) -> None:
 
 
 def _remove(args: argparse.Namespace, remote: ServiceClient) -> int:
-    remote.delete(f"{AGENTS}/{quote(args.agent, safe='')}")
+    remote.delete(path_to(AGENTS, args.agent))
     words = f"{printable(args.agent)} is removed, with its keys, grants and tokens."
-    print_message(args, {"removed": args.agent}, words)
-    return 0
+    return print_message(args, {"removed": args.agent}, words)
 
 
 _ACTIONS: Final = {"list": _list, "add": _add, "remove": _remove}

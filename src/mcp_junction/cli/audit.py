@@ -16,11 +16,11 @@ import msgspec
 from mcp_junction.audit.checkpoints import Checkpoint, read_exported
 from mcp_junction.audit.maintenance import reindex
 from mcp_junction.audit.verify import verify
-from mcp_junction.cli.durations import parse_past
 from mcp_junction.cli.options import add_store_options, make_parser
 from mcp_junction.cli.printing import printable
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, open_storage
+from mcp_junction.cli.values import parse_past
 from mcp_junction.errors import UsageError
 from mcp_junction.policy.decision import ALLOW, DENY
 from mcp_junction.store.records import UNKNOWN, AuditQuery, AuditRow

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from mcp_junction.cli.durations import format_moment
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options
-from mcp_junction.cli.targets import name_target, read_targets, tool_path
-from mcp_junction.errors import UsageError
+from mcp_junction.cli.printing import print_message, print_table, printable
+from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
+from mcp_junction.cli.values import format_moment, name_target, read_targets
 
 BREAKERS: Final = "/api/v1/mcp/circuit-breakers"
 _COLOURS: Final = {"CLOSED": "green", "OPEN": "red", "HALF_OPEN": "yellow"}
@@ -26,18 +24,9 @@ def run(argv: list[str]) -> int:
         "  mcp-junction breakers reset git.git_log\n"
         "  mcp-junction breakers reset 'git.*'         # all circuits of the server\n",
     )
-    parser.add_argument(
-        "action", metavar="ACTION", nargs="?", choices=("list", "reset"), default="list",
-        help="list (default), or reset",
-    )  # fmt: skip
-    parser.add_argument("names", metavar="SERVER.TOOL", nargs="*", help="the circuits to reset")
     parser.add_argument("--open", action="store_true", help="only those that are not closed")
-    add_remote_options(parser)
-    args = parser.parse_args(argv)
-    if args.action == "reset" and not args.names:
-        raise UsageError("breakers reset: name a circuit, like git.git_log or 'git.*'")
-    remote = ServiceClient.from_options(args)
-    return _reset(args, remote) if args.action == "reset" else _list(args, remote)
+    ids = ("SERVER.TOOL", "the circuits to reset")
+    return run_listing(parser, argv, _ACTIONS, ids, "name a circuit, like git.git_log or 'git.*'")
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -62,11 +51,11 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _reset(args: argparse.Namespace, remote: ServiceClient) -> int:
-    targets = read_targets(remote, args.names)
-    done = [remote.post(f"{BREAKERS}/{tool_path(target)}/reset") for target in targets]
-    if args.json:
-        print_json(done)
-        return 0
-    for name in args.names:
-        print(f"The circuit of {printable(name)} is closed.")
-    return 0
+    targets = read_targets(remote, args.ids)
+    paths = [path_to(BREAKERS, one.server_id, one.tool_name, "reset") for one in targets]
+    done = [remote.post(path) for path in paths]
+    lines = (f"The circuit of {printable(name)} is closed." for name in args.ids)
+    return print_message(args, done, *lines)
+
+
+_ACTIONS: Final = {"list": _list, "reset": _reset}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import add_config_options, make_parser, read_config, set_up_logging
-from mcp_junction.cli.printing import wait_with_progress
+from mcp_junction.cli.printing import format_result, wait_with_progress
 from mcp_junction.cli.runner import run_async
+from mcp_junction.cli.values import read_arguments
 from mcp_junction.config.load import Config
-from mcp_junction.errors import FrameError, UsageError
-from mcp_junction.protocol import frames, requests
+from mcp_junction.protocol import frames
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.outcome import Outcome
@@ -38,43 +37,6 @@ def run(argv: list[str]) -> int:
     set_up_logging(args)
     config = read_config(args, lenient=True)
     return run_async(_call(config, args.tool, read_arguments(args.arguments), as_json=args.json))
-
-
-def read_arguments(text: str) -> bytes:
-    """Read the arguments, as they are written, and check that they are a JSON object."""
-    data = sys.stdin.buffer.read() if text == "-" else os.fsencode(text)
-    try:
-        text = str(data, "utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the arguments are not UTF-8: byte {error.start}") from None
-    try:
-        value = requests.check_json(data)
-    except FrameError as error:
-        raise UsageError(_describe_fault(text, error)) from None
-    if not value.startswith(b"{"):
-        raise UsageError('the arguments must be a JSON object, for example {"path": "notes.txt"}')
-    return value
-
-
-def _describe_fault(text: str, refused: FrameError) -> str:
-    """Describe what is wrong with a text, by line and column."""
-    try:
-        value = json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return "the arguments: an escape such as \\ud800 is half a character; write both halves"
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        return f"the arguments are not JSON: {where}: {error.msg}"
-    except ValueError as error:
-        return f"the arguments are not JSON: {error}"
-    except RecursionError:
-        pass
-    return f"the arguments: {refused}"
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"there is no {constant}")
 
 
 async def _call(config: Config, name: str, arguments: bytes, *, as_json: bool) -> int:
@@ -129,15 +91,3 @@ def _is_error(payload: bytes) -> bool:
     return (
         payload.startswith(b"{") and bytes(frames.members(payload).get("isError", b"")) == b"true"
     )
-
-
-def format_result(value: Any) -> str:
-    """Return the text of a result that is only text; any other as JSON."""
-    content = value.get("content") if isinstance(value, dict) else None
-    if (
-        isinstance(content, list)
-        and content
-        and all(isinstance(block, dict) and block.get("type") == "text" for block in content)
-    ):
-        return "\n".join(str(block.get("text", "")) for block in content)
-    return json.dumps(value, indent=2, ensure_ascii=False)

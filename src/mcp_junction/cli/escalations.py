@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 from typing import Any, Final
-from urllib.parse import quote
 
-from mcp_junction.cli.durations import format_moment
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options
-from mcp_junction.cli.targets import name_target
-from mcp_junction.errors import UsageError
+from mcp_junction.cli.printing import print_message, print_table, printable
+from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
+from mcp_junction.cli.values import format_moment, name_target
 
 ESCALATIONS: Final = "/api/v1/mcp/escalations"
 
@@ -24,19 +21,10 @@ def run(argv: list[str]) -> int:
         "examples:\n  mcp-junction escalations\n  mcp-junction escalations --all\n"
         "  mcp-junction escalations acknowledge 7d0a31 --note 'the server was moved'\n",
     )
-    parser.add_argument(
-        "action", metavar="ACTION", nargs="?", choices=("list", "acknowledge"), default="list",
-        help="list (default), or acknowledge",
-    )  # fmt: skip
-    parser.add_argument("ids", metavar="ID", nargs="*", help="the escalations to acknowledge")
     parser.add_argument("--note", metavar="TEXT", help="what was done about it")
     parser.add_argument("--all", action="store_true", help="also those that were acknowledged")
-    add_remote_options(parser)
-    args = parser.parse_args(argv)
-    if args.action == "acknowledge" and not args.ids:
-        raise UsageError("escalations acknowledge: give the id of one, as the list shows it")
-    remote = ServiceClient.from_options(args)
-    return _acknowledge(args, remote) if args.action == "acknowledge" else _list(args, remote)
+    ids = ("ID", "the escalations to acknowledge")
+    return run_listing(parser, argv, _ACTIONS, ids, "give the id of one, as the list shows it")
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -60,12 +48,9 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
 
 def _acknowledge(args: argparse.Namespace, remote: ServiceClient) -> int:
     body = {"note": args.note} if args.note else None
-    done = [
-        remote.post(f"{ESCALATIONS}/{quote(one, safe='')}/acknowledge", body) for one in args.ids
-    ]
-    if args.json:
-        print_json(done)
-        return 0
-    for one in args.ids:
-        print(f"Escalation {printable(one)} is acknowledged.")
-    return 0
+    done = [remote.post(path_to(ESCALATIONS, one, "acknowledge"), body) for one in args.ids]
+    lines = (f"Escalation {printable(one)} is acknowledged." for one in args.ids)
+    return print_message(args, done, *lines)
+
+
+_ACTIONS: Final = {"list": _list, "acknowledge": _acknowledge}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from mcp_junction.cli.call import read_arguments
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
-from mcp_junction.cli.targets import read_targets
+from mcp_junction.cli.values import read_arguments, read_targets
 
 EXPLAIN: Final = "/api/v1/mcp/explain"
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import quote
 
-from mcp_junction.cli.durations import (
+from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.printing import print_json, print_message, print_table, printable
+from mcp_junction.cli.remote import ServiceClient, add_remote_options, path_to, run_action
+from mcp_junction.cli.values import (
     format_moment,
     format_seconds,
+    name_target,
     parse_duration,
     parse_limit,
     parse_moment,
+    read_targets,
 )
-from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options
-from mcp_junction.cli.targets import name_target, read_targets
 from mcp_junction.errors import UsageError
 from mcp_junction.policy.patterns import compile_pattern
 
@@ -75,8 +75,7 @@ def run(argv: list[str]) -> int:
         )
     for action in (listing, add, renew, revoke):
         add_remote_options(action)
-    args = parser.parse_args(argv)
-    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
+    return run_action(parser, argv, _ACTIONS)
 
 
 def _add_options(add: argparse.ArgumentParser) -> None:
@@ -108,7 +107,7 @@ def _add_options(add: argparse.ArgumentParser) -> None:
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
-    found = list(remote.array(f"{POLICIES}/{_quote(args.agent)}" if args.agent else POLICIES))
+    found = list(remote.array(path_to(POLICIES, args.agent) if args.agent else POLICIES))
     headings = ("grant", "agent", "may use", "on these terms", "by")
     whose = f" of {args.agent}" if args.agent else ""
     empty = f"There are no grants{whose}; see: mcp-junction grants add --help"
@@ -219,22 +218,16 @@ def _explain_token(grant: dict[str, Any], tools: list[dict[str, Any]]) -> str:
 
 def _read_terms(args: argparse.Namespace) -> dict[str, Any]:
     """Read the options of a grant into the members of the request."""
-    terms: dict[str, Any] = {}
-    if args.kinds:
-        terms["kinds"] = _read_kinds(args.kinds)
-    if args.when:
-        terms["when"] = args.when
-    if args.token_mode:
-        terms["token_mode"] = args.token_mode
-    if args.ttl:
-        terms["token_ttl"] = parse_duration(args.ttl, "--ttl")
-    if args.limit:
-        terms["limits"] = parse_limit(args.limit, "--limit")
-    if args.expires:
-        terms["expires_at"] = parse_moment(args.expires, "--expires")
-    if args.note:
-        terms["note"] = args.note
-    return terms
+    terms = {
+        "kinds": args.kinds and _read_kinds(args.kinds),
+        "when": args.when,
+        "token_mode": args.token_mode,
+        "token_ttl": args.ttl and parse_duration(args.ttl, "--ttl"),
+        "limits": args.limit and parse_limit(args.limit, "--limit"),
+        "expires_at": args.expires and parse_moment(args.expires, "--expires"),
+        "note": args.note,
+    }
+    return {name: value for name, value in terms.items() if value not in (None, "")}
 
 
 def _read_kinds(text: str) -> list[str]:
@@ -245,7 +238,7 @@ def _read_kinds(text: str) -> list[str]:
 
 
 def _renew(args: argparse.Namespace, remote: ServiceClient) -> int:
-    made = [remote.post(f"{_path(one)}/token") for one in _find_ids(args, remote)]
+    made = [remote.post(path_to(POLICIES, one, "token")) for one in _find_ids(args, remote)]
     if args.json:
         print_json(made)
         return 0
@@ -257,16 +250,12 @@ def _renew(args: argparse.Namespace, remote: ServiceClient) -> int:
 
 def _revoke(args: argparse.Namespace, remote: ServiceClient) -> int:
     ids = _find_ids(args, remote)
+    part = ["token"] if args.token_only else []
+    what, verb = ("The tokens of grant", "are") if args.token_only else ("Grant", "is")
     for one in ids:
-        remote.delete(f"{_path(one)}/token" if args.token_only else _path(one))
-    if args.json:
-        print_json({"revoked": ids})
-        return 0
-    what = "The tokens of grant" if args.token_only else "Grant"
-    verb = "are" if args.token_only else "is"
-    for one in ids:
-        print(f"{what} {one[:_SHORT]} {verb} revoked.")
-    return 0
+        remote.delete(path_to(POLICIES, one, *part))
+    lines = (f"{what} {one[:_SHORT]} {verb} revoked." for one in ids)
+    return print_message(args, {"revoked": ids}, *lines)
 
 
 def _find_ids(args: argparse.Namespace, remote: ServiceClient) -> list[str]:
@@ -293,14 +282,6 @@ def _print_token(one: dict[str, Any]) -> None:
     else:
         words = f"A high-risk call carries it, {until}: {_HOW}."
     print(f"  {words} Then: mcp-junction grants renew {one['id'][:_SHORT]}", flush=True)
-
-
-def _quote(text: str) -> str:
-    return quote(text, safe="")
-
-
-def _path(grant_id: str) -> str:
-    return f"{POLICIES}/{_quote(grant_id)}"
 
 
 _ACTIONS: Final = {"list": _list, "add": _add, "renew": _renew, "revoke": _revoke}

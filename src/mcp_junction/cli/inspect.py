@@ -8,7 +8,7 @@ from typing import Any
 
 from mcp_junction.cli.environment import variables
 from mcp_junction.cli.options import add_config_options, make_parser, read_config, set_up_logging
-from mcp_junction.cli.printing import wait_with_progress
+from mcp_junction.cli.printing import printable, wait_with_progress
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
 from mcp_junction.errors import Phase, ServerError
@@ -115,26 +115,29 @@ def _print_table(config: Config, report: list[dict[str, Any]]) -> None:
     for row in report:
         colour = _COLOURS.get(row["state"], "red")
         table.add_row(
-            escape(row["server"]),
+            escape(printable(row["server"])),
             f"[{colour}]{row['state']}[/]",
             str(len(row["tools"])) if row["state"] in SERVING else "–",
             f"{row['start_seconds']:.2f} s" if row["start_seconds"] else "–",
-            escape(_diagnostics(row)),
+            escape("\n".join(map(printable, _diagnostics(row)))),
         )
     console.print(table)
     names = [name for row in report for name in row["tools"]]
     if names:
-        console.print(f"[bold]{len(names)} tools:[/] " + escape(", ".join(names)))
+        console.print(f"[bold]{len(names)} tools:[/] " + escape(printable(", ".join(names))))
     for row in report:
         if row["instructions"]:
-            words = " ".join(row["instructions"].split())
+            words = printable(" ".join(row["instructions"].split()))
             short = words if len(words) <= _SHOWN_WORDS else f"{words[:_SHOWN_WORDS]}…"
-            console.print(f"[bold]instructions of {escape(row['server'])}:[/] " + escape(short))
+            console.print(
+                f"[bold]instructions of {escape(printable(row['server']))}:[/] " + escape(short)
+            )
 
 
-def _diagnostics(row: dict[str, Any]) -> str:
+def _diagnostics(row: dict[str, Any]) -> list[str]:
+    """Describe how a server is, in lines."""
     if row["diagnostic"] is None:
         version = f" {row['version']}" if row["version"] else ""
-        return f"{row['name'] or ''}{version} (MCP {row['protocol']})"
+        return [f"{row['name'] or ''}{version} (MCP {row['protocol']})"]
     words = f"{row['phase']}: {row['diagnostic']}" if row["phase"] else row["diagnostic"]
-    return "\n".join([words, *(f"  {line}" for line in row["stderr_tail"][-5:])])
+    return [*words.split("\n"), *(f"  {line}" for line in row["stderr_tail"][-5:])]

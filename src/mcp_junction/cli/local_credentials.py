@@ -130,7 +130,7 @@ class LocalCredentials(Credentials):
     def _identify(self, headers: dict[bytes, bytes], scope: dict[str, Any]) -> Principal | None:
         """Whoever has the link is the owner: it is shown to nobody else."""
         given = parse_qs(scope["query_string"].decode("latin-1")).get("t", [""])[0]
-        return LOCAL_OWNER if hmac.compare_digest(given, self._word) else None
+        return LOCAL_OWNER if hmac.compare_digest(given.encode(), self._word.encode()) else None
 
 
 class _NoSessions:

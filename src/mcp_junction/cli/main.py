@@ -1,16 +1,22 @@
 """The program ``mcp-junction``: finds the command and runs it, importing only its module.
 
-Without a command it is the stdio mode, as clients' config files expect.
+Without a command it is the stdio mode, as clients' config files expect. Before anything is opened,
+our own stdin, stdout and stderr are made safe to use: one that is closed becomes the null device,
+since the next file that is opened would take its place, and what is printed would end up in it.
+Letters that stdout cannot write are escaped, as in JSON.
 """
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gc
+import io
+import os
 import sys
 from importlib import import_module
+from typing import TextIO
 
-from mcp_junction.cli import streams
 from mcp_junction.cli.environment import hide_arguments, hide_secrets
 from mcp_junction.errors import ConfigError, JunctionError, UsageError
 
@@ -44,13 +50,16 @@ _HIDE_THEMSELVES = ("stdio", "demo")
 # Starting allocates much that lives as long as the process, and calls leave the collector little
 # to do: with Python's threshold of 700 allocations it would cost more than all other memory work.
 _THRESHOLDS = (50_000, 20, 50)
+_ESCAPED = "mcp_junction.escaped"
+_REPLACED: list[object] = []
+"""Kept open to the end: a descriptor below 3 that is closed would be given to something else."""
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command that ``argv`` names, and return the exit code."""
     gc.set_threshold(*_THRESHOLDS)
-    streams.prepare()
+    _prepare_streams()
     words = sys.argv[1:] if argv is None else argv
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("stdio", words)
     if argv is None and name not in _HIDE_THEMSELVES:
@@ -65,12 +74,12 @@ def main(argv: list[str] | None = None) -> int:
     except JunctionError as error:
         return _fail(1, str(error))
     except BrokenPipeError:  # nobody reads the output any more
-        streams.discard(1)
+        _discard(1)
         return 1
     except OSError as error:
         if error.errno not in _DISK_ERRORS or error.filename is not None:
             raise
-        streams.discard(1)
+        _discard(1)
         reason = f"the output cannot be written: {error.strerror}"
         return _fail(1, f"{reason}; make room, or send it elsewhere")
     except KeyboardInterrupt:
@@ -82,8 +91,45 @@ def _fail(code: int, words: str) -> int:
     try:
         print(f"mcp-junction: {words}", file=sys.stderr, flush=True)
     except OSError:
-        streams.discard(2)
+        _discard(2)
     return code
+
+
+# -- our own streams
+
+
+def _prepare_streams() -> None:
+    """Replace closed streams by the null device, and escape what stdout cannot encode.
+
+    Call it before anything is opened: it would get the descriptor of a closed stream.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+            _REPLACED.append(stream)
+    codecs.register_error(_ESCAPED, _escape)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_ESCAPED)
+
+
+def was_closed(stream: TextIO) -> bool:
+    """Whether the process was started without this stream."""
+    return stream.name == os.devnull
+
+
+def _discard(fd: int) -> None:
+    """Discard everything that is written to a descriptor from now on."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    escapes = (f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+    return "".join(escapes), error.end
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from mcp_junction.config.load import Config
     from mcp_junction.config.settings import Settings
 
-PREFIX_MODES = ("always", "auto", "never")
-EXPOSURES = ("all", "search")
 _SETTINGS = (
     "name",
     "version",
@@ -64,6 +62,8 @@ def make_parser(prog: str, description: str, epilog: str = "") -> Parser:
 
 def add_config_options(options: argparse.ArgumentParser) -> None:
     """Add the options of every command that starts servers."""
+    from mcp_junction.config.settings import EXPOSURES, PREFIX_MODES  # late: demo needs no config
+
     options.add_argument(
         "--config", metavar="FILE", help="the mcpServers file (JSON, comments allowed)"
     )
@@ -140,14 +140,6 @@ def add_service_options(options: argparse.ArgumentParser) -> None:
         help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
     )
     add_store_options(options)
-
-
-def add_lenient_option(options: argparse.ArgumentParser) -> None:
-    options.add_argument(
-        "--lenient",
-        action="store_true",
-        help="when variables or the envFile of a server are missing, start the others",
-    )
 
 
 def read_config(

@@ -7,9 +7,12 @@ import asyncio
 import json
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from mcp_junction.app import Junction
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from mcp_junction.app import Junction
 
 COLOURS: Final = {
     "CONNECTED": "green",
@@ -35,12 +38,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_message(args: argparse.Namespace, value: Any, message: str) -> None:
-    """Print a value with ``--json``, else a message about it."""
+def print_message(args: argparse.Namespace, value: Any, *lines: str) -> int:
+    """Print a value with ``--json``, else some lines about it; return exit code 0."""
     if args.json:
         print_json(value)
     else:
-        print(message)
+        print(*lines, sep="\n")
+    return 0
 
 
 def print_table(
@@ -58,17 +62,24 @@ def print_table(
         print_json(value)
         return 0
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(*headings)
-    for row in rows:
-        table.add_row(*map(_format_cell, row))
+    table = make_table(headings, rows)
     console = Console(file=sys.stdout, emoji=False)
     if table.rows:
         console.print(table)
     else:
         console.print(empty, markup=False)
     return 0
+
+
+def make_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
+    """Make a table whose cells cannot steer the terminal."""
+    from rich.table import Table
+
+    table = Table(*headings, caption=caption or None)
+    for row in rows:
+        table.add_row(*map(_format_cell, row))
+    return table
 
 
 def _format_cell(value: Any) -> Any:
@@ -79,6 +90,18 @@ def _format_cell(value: Any) -> Any:
     lines = ("" if value is None else str(value)).split("\n")
     text = "\n".join(map(printable, lines))
     return Text(text, COLOURS.get(text, ""))
+
+
+def format_result(value: Any) -> str:
+    """Return the text of a result that is only text; any other as JSON."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if (
+        isinstance(content, list)
+        and content
+        and all(isinstance(block, dict) and block.get("type") == "text" for block in content)
+    ):
+        return "\n".join(str(block.get("text", "")) for block in content)
+    return json.dumps(value, indent=2, ensure_ascii=False)
 
 
 _PATIENCE = 1.0

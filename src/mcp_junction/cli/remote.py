@@ -1,4 +1,4 @@
-"""ServiceClient: the REST client with which commands reach a running service.
+"""ServiceClient: the REST client with which commands reach a running service, and how they run.
 
 The key is that of ``--key``, else of ``JUNCTION_KEY``, else, for this machine only, the
 administrator's key that the first start of the service left in the data directory.
@@ -10,7 +10,7 @@ import argparse
 import http.client
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -76,8 +76,7 @@ class ServiceClient:
         return cls(url, key)
 
     def get(self, path: str, **query: Any) -> Any:
-        chosen = {name: _to_text(value) for name, value in query.items() if value is not None}
-        return self._request("GET", f"{path}?{urlencode(chosen)}" if chosen else path)
+        return self._request("GET", _add_query(path, query))
 
     def post(self, path: str, body: Any = None) -> Any:
         return self._request("POST", path, body)
@@ -100,8 +99,7 @@ class ServiceClient:
 
     def array(self, path: str, **query: Any) -> Iterator[Any]:
         """Iterate over all items of a plain array under ``/api/v1/mcp``, page by page."""
-        chosen = {name: _to_text(value) for name, value in query.items() if value is not None}
-        following: str | None = f"{path}?{urlencode({**chosen, 'limit': _PAGE})}"
+        following: str | None = _add_query(path, {**query, "limit": _PAGE})
         while following:
             answer, text = self._send("GET", following)
             yield from self._parse_response(answer, text)
@@ -162,9 +160,57 @@ def _read_error(status: int, body: dict[str, Any]) -> RequestError:
     return RequestError(str(body.get("error_code", "")), words, body.get("context") or {})
 
 
+def path_to(base: str, *names: str) -> str:
+    """Make the path of something below another: each name is one segment, whatever it holds."""
+    return "/".join((base, *(quote(name, safe="") for name in names)))
+
+
 def server_path(name: str) -> str:
-    return f"{SERVERS}/{quote(name, safe='')}"
+    return path_to(SERVERS, name)
 
 
-def _to_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _add_query(path: str, query: Mapping[str, Any]) -> str:
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in query.items()
+        if value is not None
+    }
+    return f"{path}?{urlencode(texts)}" if texts else path
+
+
+# -- commands
+
+RemoteAction = Callable[[argparse.Namespace, ServiceClient], int]
+
+
+def run_action(
+    parser: argparse.ArgumentParser, argv: list[str], actions: Mapping[str, RemoteAction]
+) -> int:
+    """Run the action that a command line names, at the service that it names."""
+    args = parser.parse_args(argv)
+    return actions[args.action](args, ServiceClient.from_options(args))
+
+
+def run_listing(
+    parser: argparse.ArgumentParser,
+    argv: list[str],
+    actions: Mapping[str, RemoteAction],
+    ids: tuple[str, str],
+    needed: str,
+) -> int:
+    """Run a command that lists by default, or acts on what is named after the action.
+
+    ``ids`` is what a name stands for, and its help; ``needed`` asks for one where there is none.
+    """
+    *others, last = (name for name in actions if name != "list")
+    parser.add_argument(
+        "action", metavar="ACTION", nargs="?", choices=tuple(actions), default="list",
+        help=f"list (default), {', '.join([*others, f'or {last}'])}",
+    )  # fmt: skip
+    parser.add_argument("ids", metavar=ids[0], nargs="*", help=ids[1])
+    add_remote_options(parser)
+    args = parser.parse_args(argv)
+    if args.action not in ("list", "watch") and not args.ids:
+        command = parser.prog.removeprefix("mcp-junction ")
+        raise UsageError(f"{command} {args.action}: {needed}")
+    return actions[args.action](args, ServiceClient.from_options(args))

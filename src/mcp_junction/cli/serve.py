@@ -112,7 +112,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
             api,
             owner_without_key=given.owner_without_key,
             on_loaded=tune_interpreter,
-            on_listening=_print_demo_words if given.demo else None,
+            on_listening=_greet if given.demo else None,
         )
         await enter(registry)
         await _make_first_key(keys, storage, audit)
@@ -140,12 +140,6 @@ async def _seal(storage: Storage) -> None:
     await storage.store.servers.seal_urls()
     if len(storage.vault.key_ids) > 1:
         await storage.store.protected.renew()
-
-
-def _start_jobs(config: Config, storage: Storage, audit: AuditLog, junction: Junction) -> None:
-    _forget(config.settings.audit_retention_days, storage, audit, junction)
-    _index_audit(storage, audit, junction)
-    _follow_vault(storage, audit, junction)
 
 
 async def _upgrade(storage: Storage, audit: AuditLog) -> None:
@@ -235,6 +229,20 @@ async def _make_first_key(keys: KeyRing, storage: Storage, audit: AuditLog) -> N
     )
 
 
+def _start_jobs(config: Config, storage: Storage, audit: AuditLog, junction: Junction) -> None:
+    """Start what runs beside the service: upkeep of the store, and following the vault's keys.
+
+    The index of the audit is made of what other writers left out, also those from before there
+    was one.
+    """
+    from mcp_junction.audit.maintenance import index_regularly
+
+    _forget(config.settings.audit_retention_days, storage, audit, junction)
+    index = partial(index_regularly, storage.store.audit, audit.writer, junction.clock)
+    junction.tasks.supervise("audit index", index, is_vital=False)
+    _follow_vault(storage, audit, junction)
+
+
 def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) -> None:
     """Remove what is too old from the audit, and expired grants, daily; 0 days is never."""
     from mcp_junction.audit.maintenance import retire_daily
@@ -242,23 +250,15 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
     from mcp_junction.governance.approvals import retire_approvals_daily
     from mcp_junction.governance.policy_sync import retire_policy_daily
 
-    if days:
-        retire = partial(retire_policy_daily, days, storage.store.policy, junction.clock)
-        junction.tasks.supervise("policy retention", retire, is_vital=False)
-        settle = partial(retire_approvals_daily, days, storage.store.approvals, junction.clock)
-        junction.tasks.supervise("approvals retention", settle, is_vital=False)
-        trail, points = storage.store.audit, storage.checkpoints
-        keys = partial(storage.vault.derive_keys, AUDIT)
-        forget = partial(retire_daily, days, trail, audit, points, keys, junction.clock)
-        junction.tasks.supervise("audit retention", forget, is_vital=False)
-
-
-def _index_audit(storage: Storage, audit: AuditLog, junction: Junction) -> None:
-    """Index what other writers of the audit left out, also those of before there was an index."""
-    from mcp_junction.audit.maintenance import index_regularly
-
-    index = partial(index_regularly, storage.store.audit, audit.writer, junction.clock)
-    junction.tasks.supervise("audit index", index, is_vital=False)
+    store, points, clock = storage.store, storage.checkpoints, junction.clock
+    keys = partial(storage.vault.derive_keys, AUDIT)
+    jobs = {
+        "policy retention": partial(retire_policy_daily, days, store.policy, clock),
+        "approvals retention": partial(retire_approvals_daily, days, store.approvals, clock),
+        "audit retention": partial(retire_daily, days, store.audit, audit, points, keys, clock),
+    }
+    for name, job in jobs.items() if days else ():
+        junction.tasks.supervise(name, job, is_vital=False)
 
 
 def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None:
@@ -267,8 +267,9 @@ def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None
     async def follow() -> None:
         while True:
             if storage.vault.refresh() or storage.vault.key_ids != reported:
-                reported[:] = storage.vault.key_ids
-                await storage.store.vault_users.report(audit.writer, reported)
+                current = list(storage.vault.key_ids)
+                await storage.store.vault_users.report(audit.writer, current)
+                reported[:] = current  # not before: what could not be reported is tried again
                 log.warning("the vault has other keys now; %s seals", storage.vault.key_id)
             await junction.clock.sleep(VAULT_EVERY)
 
@@ -276,10 +277,24 @@ def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None
     junction.tasks.supervise("vault", follow, is_vital=False)
 
 
-def _print_demo_words(url: str) -> None:
-    from mcp_junction.cli.demo import greeting
+def _greet(url: str) -> None:
+    """Print what can be done with ``serve --demo``, once it listens."""
+    program = sys.argv[0] if sys.argv[0].endswith("mcp-junction") else "mcp-junction"
+    where = "" if url.endswith(":8420") else f" --url {url}"
+    words = f"""
+Junction is up, with three small servers behind one endpoint: clock, notes and arithmetic.
 
-    print(greeting(url), file=sys.stderr, flush=True)
+  Give it to your assistant    {url}/mcp
+                               (Claude Code: claude mcp add --transport http junction {url}/mcp)
+  See the servers              {program} servers list{where}
+  Call a tool                  {program} tools call{where} arithmetic.evaluate \
+'{{"expression": "6 * 7"}}'
+  Add a server of your own     {program} servers add{where} NAME -- COMMAND [ARGS]
+  Read about the REST API      {url}/api/v1/docs
+
+Ctrl-C ends it.
+"""
+    print(words, file=sys.stderr, flush=True)
 
 
 def _follow_file(

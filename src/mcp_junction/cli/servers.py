@@ -203,8 +203,7 @@ def _print_status(made: dict[str, Any]) -> None:
 
 def _remove(args: argparse.Namespace, remote: ServiceClient) -> int:
     remote.delete(server_path(args.name))
-    print_message(args, {"removed": args.name}, f"{args.name} is removed, with its tools")
-    return 0
+    return print_message(args, {"removed": args.name}, f"{args.name} is removed, with its tools")
 
 
 def _connect(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -216,8 +215,7 @@ def _connect(args: argparse.Namespace, remote: ServiceClient) -> int:
 def _disconnect(args: argparse.Namespace, remote: ServiceClient) -> int:
     done = remote.post(f"{server_path(args.name)}/disconnect", {"force": args.force})
     calls = f"{done['pending_requests']} calls were under way"
-    print_message(args, done, f"{args.name}: {done['status']}; {calls}")
-    return 0
+    return print_message(args, done, f"{args.name}: {done['status']}; {calls}")
 
 
 def _to_lines(value: Any) -> Any:

@@ -14,8 +14,9 @@ import threading
 import webbrowser
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
-from mcp_junction.cli.printing import print_json, print_table
+from mcp_junction.cli.printing import print_message, print_table
 from mcp_junction.cli.remote import ServiceClient, server_path
 from mcp_junction.errors import JunctionError, UsageError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mcp_junction.upstream.tokens import TokenSource
 
 _PATIENCE: Final = 600.0
+_NOBODY: Final = "nobody has signed in within ten minutes; try again"
 _DONE: Final = b"<!doctype html><p>You can close this page and go back to the terminal.</p>"
 
 
@@ -72,11 +74,7 @@ def log_in(args: argparse.Namespace, remote: ServiceClient) -> int:
             webbrowser.open(login["url"])
             ended = listener.wait()
     done = remote.post(f"{path}/logins/{login['login_id']}/complete", {"callback_url": ended})
-    if args.json:
-        print_json(done)
-    else:
-        print(f"{args.name}: signed in")
-    return 0
+    return print_message(args, done, f"{args.name}: signed in")
 
 
 async def _log_in_here(args: argparse.Namespace) -> int:
@@ -107,8 +105,11 @@ async def _log_in_here(args: argparse.Namespace) -> int:
         print(f"Open this link to sign in:\n\n  {link}\n", file=sys.stderr, flush=True)
         if not args.no_browser:
             webbrowser.open(link)
-        async with asyncio.timeout(_PATIENCE):
-            await _wait_until_signed_in(source)
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                await _wait_until_signed_in(source)
+        except TimeoutError:
+            raise JunctionError(_NOBODY) from None
     print(f"{args.name}: signed in")
     return 0
 
@@ -119,10 +120,9 @@ async def _wait_until_signed_in(source: TokenSource) -> None:
 
 
 def log_out(args: argparse.Namespace, remote: ServiceClient) -> int:
-    agent = f"?agent={args.agent}" if args.agent else ""
+    agent = f"?{urlencode({'agent': args.agent})}" if args.agent else ""
     remote.delete(f"{server_path(args.name)}/auth{agent}")
-    print_json({"status": "signed out"}) if args.json else print(f"{args.name}: signed out")
-    return 0
+    return print_message(args, {"status": "signed out"}, f"{args.name}: signed out")
 
 
 def show_auth(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -183,5 +183,5 @@ class _Listener:
     def wait(self) -> str:
         """Wait for the answer, and return the address that it came to."""
         if not self._arrived.wait(_PATIENCE):
-            raise JunctionError("nobody has signed in within ten minutes; try again")
+            raise JunctionError(_NOBODY)
         return self._base + self._paths[0]

@@ -6,11 +6,10 @@ import argparse
 import sys
 import time
 from typing import Any, Final
-from urllib.parse import quote
 
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_message, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options
+from mcp_junction.cli.remote import ServiceClient, add_remote_options, run_action, server_path
 from mcp_junction.errors import UsageError
 
 SKILLS: Final = "/api/v1/skills"
@@ -46,8 +45,7 @@ def run(argv: list[str]) -> int:
         action.add_argument("id", metavar="SUGGESTION", help="its id, or the beginning of it")
     for action in (listing, classify, suggestions, approve, reject):
         add_remote_options(action)
-    args = parser.parse_args(argv)
-    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
+    return run_action(parser, argv, _ACTIONS)
 
 
 def _list(args: argparse.Namespace, service: ServiceClient) -> int:
@@ -59,10 +57,8 @@ def _list(args: argparse.Namespace, service: ServiceClient) -> int:
 
 
 def _classify(args: argparse.Namespace, service: ServiceClient) -> int:
-    count = 0
-    for server in args.servers:
-        path = f"/api/v1/aggregator/servers/{quote(server, safe='')}/tools/classify"
-        count += service.post(path)["tools"]
+    paths = [f"{server_path(server)}/tools/classify" for server in args.servers]
+    count = sum(service.post(path)["tools"] for path in paths)
     state = _follow_progress(service, is_shown=not args.json and sys.stderr.isatty())
     left = state["unclassified_tools"]
     words = f"{count} tools were classified again" if not left else f"{left} tools are left to do"
@@ -115,15 +111,13 @@ def _approve(args: argparse.Namespace, service: ServiceClient) -> int:
     chosen = _choose(args.id, service)
     skill = service.post(f"{SUGGESTIONS}/{chosen['id']}/approve")
     words = f"{printable(skill['name'])} ({skill['id']}) is a skill of {len(chosen['tools'])} tools"
-    print_message(args, skill, f"{words}.")
-    return 0
+    return print_message(args, skill, f"{words}.")
 
 
 def _reject(args: argparse.Namespace, service: ServiceClient) -> int:
     chosen = _choose(args.id, service)
     service.post(f"{SUGGESTIONS}/{chosen['id']}/reject")
-    print_message(args, {"id": chosen["id"]}, f"{printable(chosen['name'])} is rejected.")
-    return 0
+    return print_message(args, {"id": chosen["id"]}, f"{printable(chosen['name'])} is rejected.")
 
 
 def _choose(beginning: str, service: ServiceClient) -> dict[str, Any]:

@@ -11,12 +11,10 @@ from mcp_junction.cli import main as program
 from mcp_junction.cli.environment import hide_secrets, variables
 from mcp_junction.cli.options import (
     add_config_options,
-    add_lenient_option,
     make_parser,
     read_config,
     set_up_logging,
 )
-from mcp_junction.cli.streams import was_closed
 from mcp_junction.errors import JunctionError, UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +32,11 @@ def run(argv: list[str]) -> int:
         _epilog(),
     )
     add_config_options(options)
-    add_lenient_option(options)
+    options.add_argument(
+        "--lenient",
+        action="store_true",
+        help="when variables or the envFile of a server are missing, start the others",
+    )
     about = options.add_argument_group("what clients see of Junction itself")
     about.add_argument("--name", help="the name given to clients (default: mcp-junction)")
     about.add_argument(
@@ -72,7 +74,7 @@ def run(argv: list[str]) -> int:
 
 def _need_streams() -> None:
     for name, stream in (("stdin", sys.stdin), ("stdout", sys.stdout)):
-        if was_closed(stream):
+        if program.was_closed(stream):
             raise UsageError(
                 f"{name} is closed: a client speaks to this program on stdin and stdout; start it"
                 " with both, or use `mcp-junction serve`"

@@ -1,4 +1,4 @@
-"""``mcp-junction tools``: lists, finds, calls and reviews the tools of a running service."""
+"""``mcp-junction tools``: lists, finds, calls, sets and reviews the tools of a running service."""
 
 from __future__ import annotations
 
@@ -6,130 +6,31 @@ import argparse
 import json
 import sys
 from typing import Any, Final
-from urllib.parse import quote
 
-from mcp_junction.cli.call import format_result, read_arguments
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_message, print_table, printable
-from mcp_junction.cli.remote import SERVERS, ServiceClient, add_remote_options
-from mcp_junction.cli.tool_settings import add_tool_actions, set_tool, show_tool
+from mcp_junction.cli.printing import (
+    format_result,
+    print_json,
+    print_message,
+    print_table,
+    printable,
+)
+from mcp_junction.cli.remote import SERVERS, ServiceClient, add_remote_options, path_to, run_action
+from mcp_junction.cli.values import name_target, read_arguments, read_targets
 from mcp_junction.errors import RequestError, UsageError
 
 TOOLS: Final = "/api/v1/aggregator/tools"
+MCP_TOOLS: Final = "/api/v1/mcp/tools"
 _SHORTEST: Final = 12
 _COLOURS: Final = {"+": "green", "-": "red", "~": "yellow"}
-
-
-def _add_review_actions(actions: Any) -> list[argparse.ArgumentParser]:
-    """Add the actions that review changed tools."""
-    changes = actions.add_parser(
-        "changes",
-        help="show what changed in tools since they were pinned",
-        description="Without NAME: every tool that is quarantined, flagged or changed."
-        "\nWith NAME: what is different in that one, field by field.",
-        epilog="examples:\n  mcp-junction tools changes\n  mcp-junction tools changes git.commit\n",
-    )
-    changes.add_argument("name", metavar="NAME", nargs="?", help="server.tool, or a tool's id")
-    approve = actions.add_parser(
-        "approve",
-        help="pin a tool's definition, and let it be called",
-        description="Shows what changed and asks; with --hash it does not ask. Refused if the tool"
-        "\nhas changed again since its hash was shown.",
-        epilog="examples:\n  mcp-junction tools approve git.commit\n"
-        "  mcp-junction tools approve git.commit --hash 5df1f1b0c8e9\n",
-    )
-    block = actions.add_parser(
-        "block",
-        help="hide a tool until it is approved",
-        description="It is neither listed nor called, whatever its definition, until somebody"
-        "\napproves it. Shows what changed and asks; with --hash it does not ask.",
-        epilog="example:\n  mcp-junction tools block git.commit\n",
-    )
-    for action in (approve, block):
-        action.add_argument("name", metavar="NAME", help="server.tool, or a tool's id")
-        action.add_argument(
-            "--hash",
-            metavar="H",
-            help="hash of the definition, as `tools changes` shows it (at least its first"
-            f" {_SHORTEST} characters); then nothing is asked",
-        )
-    return [changes, approve, block]
-
-
-def _changes(args: argparse.Namespace, remote: ServiceClient) -> int:
-    if args.name is not None:
-        found = remote.get(_path(args.name, "changes"))
-        if args.json:
-            print_json(found)
-        else:
-            _print_review(found)
-        return 0
-    every = list(remote.pages(f"{TOOLS}/changes"))
-    rows = [(one["name"], _state(one), "\n".join(one["flags"]), one["hash"][:12]) for one in every]
-    headings = ("tool", "state", "why", "hash")
-    return print_table(args, every, headings, rows, "Every tool is as it was pinned.")
-
-
-def _decide(args: argparse.Namespace, remote: ServiceClient) -> int:
-    """Approve or block a tool's definition."""
-    what = args.action
-    found = remote.get(_path(args.name, "changes"))
-    if args.hash is None:
-        _confirm(args, found, what)
-    elif len(args.hash) < _SHORTEST:
-        raise UsageError(f"--hash: give at least {_SHORTEST} characters of it")
-    elif not found["hash"].startswith(args.hash.lower()):
-        words = "the tool's definition has changed again; see: mcp-junction tools changes"
-        raise RequestError("TOOL_CHANGED", f"{words} {args.name}", {"current_hash": found["hash"]})
-    decided = remote.post(_path(found["id"], what), {"hash": found["hash"]})
-    done = (
-        "is approved, and can be called" if what == "approve" else "is blocked until it is approved"
-    )
-    print_message(args, decided, f"{printable(found['name'])} {done}")
-    return 0
-
-
-def _confirm(args: argparse.Namespace, found: dict[str, Any], what: str) -> None:
-    """Show the definition and ask for confirmation. Raises UsageError without a terminal."""
-    if args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError(
-            "there is no terminal to ask at: give --hash H, as shown by:"
-            f" mcp-junction tools changes {args.name}"
-        )
-    _print_review(found)
-    if input(f"{what.capitalize()} this definition? [y/N] ").strip().lower() not in ("y", "yes"):
-        raise UsageError("nothing was changed")
-
-
-def _print_review(found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    console = Console(file=sys.stdout, emoji=False, highlight=False)
-    console.print(f"[bold]{escape(printable(found['name']))}[/]: {_state(found)}", soft_wrap=True)
-    for flag in found["flags"]:
-        console.print(f"  [yellow]! {escape(printable(flag))}[/]", soft_wrap=True)
-    for change in found["changes"]:
-        line = printable(change["text"])
-        colour = _COLOURS.get(line[:1], "default")
-        console.print(f"  [{colour}]{escape(line)}[/]", soft_wrap=True)
-    if not found["changes"]:
-        console.print("  its definition is the one that is pinned")
-    console.print(f"hash {found['hash']}", soft_wrap=True)
-
-
-def _state(one: dict[str, Any]) -> str:
-    if one["blocked"]:
-        return "blocked"
-    if one["quarantined"]:
-        return "quarantined"
-    if one["hash"] != one["pinned_hash"]:
-        return "changed"
-    return "flagged" if one["flags"] else "as it was pinned"
-
-
-def _path(name: str, what: str) -> str:
-    return f"{TOOLS}/{quote(name, safe='')}/{what}"
+_SHOWN: Final = (
+    "version", "enabled", "reason", "risk", "risk_reason", "breaker", "description"
+)  # fmt: skip
+_FALLBACKS: Final = "fallbacks"
+_FLAGS: Final = ("enabled", "read_only", "idempotent")
+_NUMBERS: Final = ("timeout_ms",)
+_TEXTS: Final = ("risk", "versions")
+_SETTABLE: Final = (*_FLAGS, *_TEXTS, *_NUMBERS, _FALLBACKS)
 
 
 def run(argv: list[str]) -> int:
@@ -172,10 +73,73 @@ def run(argv: list[str]) -> int:
             "--server", metavar="NAME", help="only tools of this server, by name or id"
         )
         add_remote_options(action)
-    for review in (*_add_review_actions(actions), *add_tool_actions(actions)):
-        add_remote_options(review)
-    args = parser.parse_args(argv)
-    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
+    for other in (*_add_review_actions(actions), *_add_setting_actions(actions)):
+        add_remote_options(other)
+    return run_action(parser, argv, _ACTIONS)
+
+
+def _add_review_actions(actions: Any) -> list[argparse.ArgumentParser]:
+    """Add the actions that review changed tools."""
+    changes = actions.add_parser(
+        "changes",
+        help="show what changed in tools since they were pinned",
+        description="Without NAME: every tool that is quarantined, flagged or changed."
+        "\nWith NAME: what is different in that one, field by field.",
+        epilog="examples:\n  mcp-junction tools changes\n  mcp-junction tools changes git.commit\n",
+    )
+    changes.add_argument("name", metavar="NAME", nargs="?", help="server.tool, or a tool's id")
+    approve = actions.add_parser(
+        "approve",
+        help="pin a tool's definition, and let it be called",
+        description="Shows what changed and asks; with --hash it does not ask. Refused if the tool"
+        "\nhas changed again since its hash was shown.",
+        epilog="examples:\n  mcp-junction tools approve git.commit\n"
+        "  mcp-junction tools approve git.commit --hash 5df1f1b0c8e9\n",
+    )
+    block = actions.add_parser(
+        "block",
+        help="hide a tool until it is approved",
+        description="It is neither listed nor called, whatever its definition, until somebody"
+        "\napproves it. Shows what changed and asks; with --hash it does not ask.",
+        epilog="example:\n  mcp-junction tools block git.commit\n",
+    )
+    for action in (approve, block):
+        action.add_argument("name", metavar="NAME", help="server.tool, or a tool's id")
+        action.add_argument(
+            "--hash",
+            metavar="H",
+            help="hash of the definition, as `tools changes` shows it (at least its first"
+            f" {_SHORTEST} characters); then nothing is asked",
+        )
+    return [changes, approve, block]
+
+
+def _add_setting_actions(actions: Any) -> list[argparse.ArgumentParser]:
+    """Add the actions that show and set what holds for one tool."""
+    show = actions.add_parser("show", help="show what holds for a tool: risk, state, settings")
+    change = actions.add_parser(
+        "set",
+        help="set risk, timeout, fallbacks and the like of a tool",
+        description="Set what holds for a tool, from now on. KEY= unsets. The keys:\n\n"
+        "  enabled     false hides it\n"
+        "  risk        high or low; only this lowers the risk of a tool\n"
+        "  read_only   true: it changes nothing, and may be tried again\n"
+        "  idempotent  true: to run it twice does no harm, and it may be tried again\n"
+        "  timeout_ms  how long one attempt may take\n"
+        "  fallbacks   server.tool,… to call in its place when it fails, in this order\n"
+        "  versions    the compatible versions, like '>=1.2,<2'\n",
+        epilog="examples:\n  mcp-junction tools set git.git_log idempotent=true timeout_ms=5000\n"
+        "  mcp-junction tools set search.query fallbacks=mirror.query,archive.find\n"
+        "  mcp-junction tools set files.update_index risk=low\n"
+        "  mcp-junction tools set files.update_index risk=\n",
+    )
+    for action in (show, change):
+        action.add_argument("name", metavar="NAME", help="server.tool")
+    change.add_argument("pairs", metavar="KEY=VALUE", nargs="+", help="what to set")
+    return [show, change]
+
+
+# -- finding and calling
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -228,6 +192,137 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
+# -- what holds for a tool
+
+
+def _show(args: argparse.Namespace, remote: ServiceClient) -> int:
+    found = remote.get(_setting_path(args, remote))
+    rows = [("tool", name_target(found))]
+    rows += [(name, _write(found[name])) for name in _SHOWN if found.get(name) not in (None, "")]
+    rows += [("flags", "\n".join(found["flags"]))] if found.get("flags") else []
+    chosen = found.get("settings") or {}
+    rows += [(f"set: {name}", _write(value)) for name, value in chosen.items() if _is_set(value)]
+    return print_table(args, found, ("", ""), rows)
+
+
+def _set(args: argparse.Namespace, remote: ServiceClient) -> int:
+    path = _setting_path(args, remote)
+    found = remote.patch(path, dict(_read_pair(pair, remote) for pair in args.pairs))
+    rows = [(name, _write(value)) for name, value in found.items() if _is_set(value)]
+    return print_table(args, found, (args.name, ""), rows, f"Nothing is set for {args.name}.")
+
+
+def _setting_path(args: argparse.Namespace, remote: ServiceClient) -> str:
+    (target,) = read_targets(remote, [args.name])
+    return path_to(MCP_TOOLS, target.server_id, target.tool_name)
+
+
+def _read_pair(pair: str, remote: ServiceClient) -> tuple[str, Any]:
+    """Read KEY=VALUE. Raises UsageError that says what it must be."""
+    name, equals, text = pair.partition("=")
+    if name not in _SETTABLE or not equals:
+        raise UsageError(f"{pair!r} must be KEY=VALUE, with a key of {', '.join(_SETTABLE)}")
+    if not text:
+        return name, None
+    if name == _FALLBACKS:
+        targets = read_targets(remote, [one.strip() for one in text.split(",")])
+        return name, [{"server_id": one.server_id, "tool_name": one.tool_name} for one in targets]
+    if name in _TEXTS:
+        return name, text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if type(value) is not (bool if name in _FLAGS else int):
+        wanted = "true or false" if name in _FLAGS else "a whole number"
+        raise UsageError(f"{pair!r}: {name} must be {wanted}")
+    return name, value
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value != []
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, list):
+        return "\n".join(name_target(one) if isinstance(one, dict) else str(one) for one in value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# -- reviewing changed definitions
+
+
+def _changes(args: argparse.Namespace, remote: ServiceClient) -> int:
+    if args.name is not None:
+        found = remote.get(path_to(TOOLS, args.name, "changes"))
+        if args.json:
+            print_json(found)
+        else:
+            _print_review(found)
+        return 0
+    every = list(remote.pages(f"{TOOLS}/changes"))
+    rows = [(one["name"], _state(one), "\n".join(one["flags"]), one["hash"][:12]) for one in every]
+    headings = ("tool", "state", "why", "hash")
+    return print_table(args, every, headings, rows, "Every tool is as it was pinned.")
+
+
+def _decide(args: argparse.Namespace, remote: ServiceClient) -> int:
+    """Approve or block a tool's definition."""
+    what = args.action
+    found = remote.get(path_to(TOOLS, args.name, "changes"))
+    if args.hash is None:
+        _confirm(args, found, what)
+    elif len(args.hash) < _SHORTEST:
+        raise UsageError(f"--hash: give at least {_SHORTEST} characters of it")
+    elif not found["hash"].startswith(args.hash.lower()):
+        words = "the tool's definition has changed again; see: mcp-junction tools changes"
+        raise RequestError("TOOL_CHANGED", f"{words} {args.name}", {"current_hash": found["hash"]})
+    decided = remote.post(path_to(TOOLS, found["id"], what), {"hash": found["hash"]})
+    done = (
+        "is approved, and can be called" if what == "approve" else "is blocked until it is approved"
+    )
+    return print_message(args, decided, f"{printable(found['name'])} {done}")
+
+
+def _confirm(args: argparse.Namespace, found: dict[str, Any], what: str) -> None:
+    """Show the definition and ask for confirmation. Raises UsageError without a terminal."""
+    if args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError(
+            "there is no terminal to ask at: give --hash H, as shown by:"
+            f" mcp-junction tools changes {args.name}"
+        )
+    _print_review(found)
+    if input(f"{what.capitalize()} this definition? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was changed")
+
+
+def _print_review(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(file=sys.stdout, emoji=False, highlight=False)
+    console.print(f"[bold]{escape(printable(found['name']))}[/]: {_state(found)}", soft_wrap=True)
+    for flag in found["flags"]:
+        console.print(f"  [yellow]! {escape(printable(flag))}[/]", soft_wrap=True)
+    for change in found["changes"]:
+        line = printable(change["text"])
+        colour = _COLOURS.get(line[:1], "default")
+        console.print(f"  [{colour}]{escape(line)}[/]", soft_wrap=True)
+    if not found["changes"]:
+        console.print("  its definition is the one that is pinned")
+    console.print(f"hash {found['hash']}", soft_wrap=True)
+
+
+def _state(one: dict[str, Any]) -> str:
+    if one["blocked"]:
+        return "blocked"
+    if one["quarantined"]:
+        return "quarantined"
+    if one["hash"] != one["pinned_hash"]:
+        return "changed"
+    return "flagged" if one["flags"] else "as it was pinned"
+
+
 _ACTIONS: Final = {
     "list": _list,
     "search": _search,
@@ -235,6 +330,6 @@ _ACTIONS: Final = {
     "changes": _changes,
     "approve": _decide,
     "block": _decide,
-    "show": show_tool,
-    "set": set_tool,
+    "show": _show,
+    "set": _set,
 }

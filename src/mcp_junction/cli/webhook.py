@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 from typing import Any, Final
-from urllib.parse import quote
 
-from mcp_junction.cli.durations import format_moment
 from mcp_junction.cli.options import make_parser
 from mcp_junction.cli.printing import print_json, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options
-from mcp_junction.errors import UsageError
+from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
+from mcp_junction.cli.values import format_moment
 
 WEBHOOK: Final = "/api/v1/mcp/webhook"
 _HEADINGS: Final = ("id", "happened", "event", "attempts", "why")
@@ -23,22 +21,15 @@ def run(argv: list[str]) -> int:
         "\napprovals, and which deliveries were given up after all attempts; deliver those again.",
         "examples:\n  mcp-junction webhook\n  mcp-junction webhook retry evt_17\n",
     )
-    parser.add_argument(
-        "action", metavar="ACTION", nargs="?", choices=("list", "retry"), default="list",
-        help="list (default), or retry",
-    )  # fmt: skip
-    parser.add_argument("ids", metavar="ID", nargs="*", help="the deliveries to make once more")
-    add_remote_options(parser)
-    args = parser.parse_args(argv)
-    if args.action == "retry" and not args.ids:
-        raise UsageError("webhook retry: give the id of a delivery, as the list shows it")
-    remote = ServiceClient.from_options(args)
-    return _retry(args, remote) if args.action == "retry" else _list(args, remote)
+    ids = ("ID", "the deliveries to make once more")
+    return run_listing(
+        parser, argv, _ACTIONS, ids, "give the id of a delivery, as the list shows it"
+    )
 
 
 def _retry(args: argparse.Namespace, remote: ServiceClient) -> int:
     for one in args.ids:
-        remote.post(f"{WEBHOOK}/{quote(one, safe='')}/retry", None)
+        remote.post(path_to(WEBHOOK, one, "retry"))
         print(f"Delivery {printable(one)} is made once more.")
     return 0
 
@@ -56,3 +47,6 @@ def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:
     return one["id"], format_moment(one["at"]), one["type"], one["attempts"], one["why"]
+
+
+_ACTIONS: Final = {"list": _list, "retry": _retry}

@@ -159,7 +159,7 @@ def _lists(
 ) -> Iterator[list[str]]:
     for key in keys:
         value = entry.get(key)
-        if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        if isinstance(value, list) and _are_texts(value):
             yield value
         elif value is not None and key != "tools":  # which others use for other things
             faulty.append(key)

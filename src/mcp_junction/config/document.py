@@ -36,17 +36,16 @@ def parse(text: str, source: str) -> tuple[Any, list[Problem]]:
         value = json.loads(
             _blank_comments(text), object_pairs_hook=_make_object, parse_constant=_refuse
         )
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        problem = Problem(ProblemCode.INVALID_JSON, "$", f"{where}: {error.msg}")
-        raise ConfigError(source, [problem]) from None
     except (RecursionError, ValueError) as error:
-        too_deep = isinstance(error, RecursionError)
-        words = "it is nested too deeply to be a config file" if too_deep else str(error)
+        words = str(error)
+        if isinstance(error, json.JSONDecodeError):
+            words = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        elif isinstance(error, RecursionError):
+            words = "it is nested too deeply to be a config file"
         problem = Problem(ProblemCode.INVALID_JSON, "$", words)
         raise ConfigError(source, [problem]) from None
     repeated = [
-        Problem(ProblemCode.INVALID_SCHEMA, path, "this key stands twice; remove one of them")
+        schema_problem(path, "this key stands twice; remove one of them")
         for path in dict.fromkeys(_find_repeated(value, "$"))
     ]
     return value, repeated
@@ -64,6 +63,11 @@ def child_path(path: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if _BARE_KEY.match(key) else f"{path}[{json.dumps(key)}]"
+
+
+def schema_problem(path: str, message: str) -> Problem:
+    """Say what is wrong at a JSON path with a value that is JSON."""
+    return Problem(ProblemCode.INVALID_SCHEMA, path, message)
 
 
 def _blank_comments(text: str) -> str:

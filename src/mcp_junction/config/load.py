@@ -10,12 +10,12 @@ import itertools
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mcp_junction.config import client_dialects as client_keys
-from mcp_junction.config.document import child_path, members, parse
+from mcp_junction.config.document import child_path, members, parse, schema_problem
 from mcp_junction.config.door import DoorConfig, read_door
 from mcp_junction.config.merge import merge_settings
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
@@ -92,8 +92,7 @@ def without_file(
     """Make the config of a service without a file; ``entries`` as in one. Raises ConfigError."""
     settings, sources, problems = merge_settings({}, environ, options, dotenv)
     document = {"mcpServers": dict(entries or {})}
-    servers, _, found = _servers(document, None, environ, settings, lenient=False, path="")
-    problems += found
+    servers, _ = _servers(document, None, environ, settings, problems, lenient=False, path="")
     if problems:
         raise ConfigError("the settings", problems)
     return Config("", tuple(servers), settings, "", {}, sources=sources)
@@ -111,25 +110,21 @@ def load(
     dotenv = read_dotenv(os.path.join(os.path.dirname(path), ".env"))
     variables = {**dotenv, **environ}
     if not isinstance(document, dict):
-        wrong = _schema_problem("$", "must be an object with a member mcpServers")
+        wrong = schema_problem("$", "must be an object with a member mcpServers")
         raise ConfigError(path, [*repeated, wrong])
     own = document.get("junction") or {}
     problems = repeated
     if not isinstance(own, dict):
-        problems.append(_schema_problem("$.junction", "must be an object"))
+        problems.append(schema_problem("$.junction", "must be an object"))
         own = {}
     settings, sources, found = merge_settings(own, environ, options, dotenv)
     problems += found
-    servers, disabled, found = _servers(
-        document, own.get("servers"), variables, settings, lenient=lenient, path=path
+    servers, disabled = _servers(
+        document, own.get("servers"), variables, settings, problems, lenient=lenient, path=path
     )
-    problems += found
-    endpoints, found = _endpoints(own.get("endpoints"), servers)
-    problems += found
-    agents, found = _exposure_rules(own.get("agents"), "$.junction.agents")
-    problems += found
-    clients, found = _exposure_rules(own.get("clients"), "$.junction.clients")
-    problems += found
+    endpoints = _endpoints(own.get("endpoints"), servers, problems)
+    agents = _exposure_rules(own.get("agents"), "$.junction.agents", problems)
+    clients = _exposure_rules(own.get("clients"), "$.junction.clients", problems)
     door, found = read_door(own.get("door"))
     problems += found
     if problems:
@@ -174,11 +169,12 @@ def _servers(
     extras: Any,
     variables: Mapping[str, str],
     settings: Settings,
+    problems: list[Problem],
     *,
     lenient: bool,
     path: str,
-) -> tuple[list[ServerDefinition], frozenset[str], list[Problem]]:
-    """The servers, the keys of those that are disabled, and what is wrong in them."""
+) -> tuple[list[ServerDefinition], frozenset[str]]:
+    """Read the servers, and the keys of those that are disabled; add what is wrong to problems."""
     folder = os.path.dirname(os.path.abspath(path)) if path else ""
     variables = {**client_keys.workspace_variables(folder), **variables}
     member = "mcpServers" if "mcpServers" in document or "servers" not in document else "servers"
@@ -186,17 +182,15 @@ def _servers(
     entries = document.get(member)
     if not isinstance(entries, dict):
         what = "must be" if member in document else "is missing:"
-        problem = _schema_problem(root, f"{what} an object with one entry for each server")
-        return [], frozenset(), [problem]
+        words = f"{what} an object with one entry for each server"
+        problems.append(schema_problem(root, words))
+        return [], frozenset()
     servers: list[ServerDefinition] = []
-    problems: list[Problem] = []
     if not isinstance(extras, dict | None):
-        problems.append(
-            _schema_problem(_EXTRAS, "must be an object with one entry for each server")
-        )
+        problems.append(schema_problem(_EXTRAS, "must be an object with one entry for each server"))
     extras = extras if isinstance(extras, dict) else {}
     problems += [
-        _schema_problem(child_path(_EXTRAS, key), f"names no server of {member}")
+        schema_problem(child_path(_EXTRAS, key), f"names no server of {member}")
         for key in extras
         if key not in entries
     ]
@@ -208,85 +202,84 @@ def _servers(
             problems += reader.problems
         if definition is not None:
             servers.append(definition)
-            _warn(path, key, entry)
+            for words in client_keys.warnings_about(entry):
+                log.warning("%s: server %r: %s", path, key, words)
     disabled = frozenset(entries).difference(server.key for server in servers)
-    return servers, disabled, problems
-
-
-def _warn(path: str, key: str, entry: dict[str, Any]) -> None:
-    for words in client_keys.warnings_about(entry):
-        log.warning("%s: server %r: %s", path, key, words)
+    return servers, disabled
 
 
 def _endpoints(
-    value: Any, servers: list[ServerDefinition]
-) -> tuple[dict[str, EndpointSet], list[Problem]]:
+    value: Any, servers: list[ServerDefinition], problems: list[Problem]
+) -> dict[str, EndpointSet]:
     root = "$.junction.endpoints"
-    if value is None:
-        return {}, []
-    if not isinstance(value, dict):
-        return {}, [_schema_problem(root, "must be an object: a name and an array for each")]
     keys = {server.key for server in servers}
     sets: dict[str, EndpointSet] = {}
-    problems: list[Problem] = []
-    for name, entries in value.items():
+    for name, entries in _members(value, root, "a name and an array for each", problems):
         path = child_path(root, name)
         if name in keys:
-            problems.append(
-                _schema_problem(path, "has the name of a server, which has an address already")
-            )
+            words = "has the name of a server, which has an address already"
+            problems.append(schema_problem(path, words))
         if not _SET_NAME.match(name):
-            problems.append(_schema_problem(path, "a name is letters, digits, '-', '_' and '.'"))
+            problems.append(schema_problem(path, "a name is letters, digits, '-', '_' and '.'"))
         chosen: dict[str, Any] = {}
         if isinstance(entries, dict):
-            chosen, found = _list_options(entries, path, _SET_OPTIONS)
-            problems += found
+            chosen = _list_options(entries, path, _SET_OPTIONS, problems)
             chosen["result_tokens"] = tokens = entries.get("result_tokens")
             if tokens is not None and (type(tokens) is not int or tokens < 0):
                 place = child_path(path, "result_tokens")
-                problems.append(_schema_problem(place, "must be a whole number, 0 or more"))
+                problems.append(schema_problem(place, "must be a whole number, 0 or more"))
             entries = entries.get("servers")
         if not _is_texts(entries):
             words = 'must be an array like ["git", "files.read_*"], or an object with it as servers'
-            problems.append(_schema_problem(path, words))
+            problems.append(schema_problem(path, words))
             continue
         sets[name] = EndpointSet(tuple(entries), **chosen)
-    return sets, problems
+    return sets
 
 
-def _exposure_rules(value: Any, root: str) -> tuple[dict[str, ExposureRule], list[Problem]]:
+def _exposure_rules(value: Any, root: str, problems: list[Problem]) -> dict[str, ExposureRule]:
     """Read what agents, or clients, are listed."""
-    if not isinstance(value or {}, dict):
-        return {}, [_schema_problem(root, "must be an object: a name and an object for each")]
     rules: dict[str, ExposureRule] = {}
-    problems: list[Problem] = []
-    for name, options in (value or {}).items():
+    for name, options in _members(value or None, root, "a name and an object for each", problems):
         path = child_path(root, name)
-        if not isinstance(options, dict):
-            problems.append(_schema_problem(path, "must be an object with exposure or favourites"))
-            continue
-        chosen, found = _list_options(options, path, {"exposure": EXPOSURES})
-        problems += found
-        rules[name] = ExposureRule(**chosen)
-    return rules, problems
+        if isinstance(options, dict):
+            chosen = _list_options(options, path, {"exposure": EXPOSURES}, problems)
+            rules[name] = ExposureRule(**chosen)
+        else:
+            problems.append(schema_problem(path, "must be an object with exposure or favourites"))
+    return rules
+
+
+def _members(
+    value: Any, path: str, what: str, problems: list[Problem]
+) -> Iterable[tuple[str, Any]]:
+    """Return the members of an object that need not be there."""
+    if isinstance(value, dict):
+        return value.items()
+    if value is not None:
+        problems.append(schema_problem(path, f"must be an object: {what}"))
+    return ()
 
 
 def _list_options(
-    given: dict[str, Any], path: str, choices: Mapping[str, Sequence[str]]
-) -> tuple[dict[str, Any], list[Problem]]:
+    given: dict[str, Any],
+    path: str,
+    choices: Mapping[str, Sequence[str]],
+    problems: list[Problem],
+) -> dict[str, Any]:
     """Read what is listed to somebody: words to choose from, and favourites."""
     chosen: dict[str, Any] = {member: given.get(member) for member in choices}
-    problems = [
-        _schema_problem(child_path(path, member), f"must be one of {', '.join(choices[member])}")
+    problems += [
+        schema_problem(child_path(path, member), f"must be one of {', '.join(choices[member])}")
         for member, value in chosen.items()
         if value is not None and value not in choices[member]
     ]
     favourites = given.get("favourites") or []
     if not _is_texts(favourites):
         words = 'must be an array of tools like ["github.create_issue", "files.read_*"]'
-        problems.append(_schema_problem(child_path(path, "favourites"), words))
+        problems.append(schema_problem(child_path(path, "favourites"), words))
         favourites = []
-    return {**chosen, "favourites": tuple(favourites)}, problems
+    return {**chosen, "favourites": tuple(favourites)}
 
 
 def _is_texts(value: Any) -> bool:
@@ -323,7 +316,3 @@ def _after_config(words: Sequence[str]) -> list[str]:
 
 def _identity(path: str) -> str:
     return hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
-
-
-def _schema_problem(path: str, message: str) -> Problem:
-    return Problem(ProblemCode.INVALID_SCHEMA, path, message)

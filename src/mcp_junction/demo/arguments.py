@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _SHOWN = 5  # problems reported at once
-_KINDS = {"string": "text", "number": "a number", "integer": "a whole number", "array": "a list"}
+_KINDS: dict[str, tuple[str, type | tuple[type, ...], str, str]] = {
+    "string": ("text", str, "minLength", "maxLength"),
+    "number": ("a number", (int, float), "minimum", "maximum"),
+    "integer": ("a whole number", int, "minimum", "maximum"),
+    "array": ("a list", list, "minItems", "maxItems"),
+}
+"""What a type is called, its values in Python, and the keywords that bound them or their length."""
 
 
 def object_schema(properties: Json, required: tuple[str, ...] = ()) -> Json:
@@ -41,41 +47,20 @@ def find_problems(arguments: Json, schema: Json) -> list[str]:
     return found[:_SHOWN]
 
 
-def _value_problems(label: str, value: object, schema: Json) -> list[str]:
-    kind: str = schema["type"]
-    if not _has_type(kind, value):
-        return [f"{label} must be {_KINDS[kind]}"]
-    if isinstance(value, list):
-        found = _range_problems(
-            f"the length of {label}", len(value), schema, "minItems", "maxItems"
-        )
-        for index, item in enumerate(value):
-            found += _value_problems(f"{label}[{index}]", item, schema["items"])
-            if len(found) >= _SHOWN:
-                break
-        return found
-    if isinstance(value, str):
-        return _range_problems(
-            f"the length of {label}", len(value), schema, "minLength", "maxLength"
-        )
-    return _range_problems(label, value, schema, "minimum", "maximum")
-
-
-def _has_type(kind: str, value: object) -> bool:
-    match kind:
-        case "string":
-            return isinstance(value, str)
-        case "integer":
-            return isinstance(value, int) and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case _:
-            return isinstance(value, list)
-
-
-def _range_problems(label: str, value: Any, schema: Json, least: str, most: str) -> list[str]:
-    if least in schema and value < schema[least]:
-        return [f"{label} must be at least {schema[least]}"]
-    if most in schema and value > schema[most]:
-        return [f"{label} must be at most {schema[most]}"]
-    return []
+def _value_problems(label: str, value: Any, schema: Json) -> list[str]:
+    words, types, least, most = _KINDS[schema["type"]]
+    if not isinstance(value, types) or isinstance(value, bool):
+        return [f"{label} must be {words}"]
+    measured, size = label, value
+    if isinstance(value, list | str):
+        measured, size = f"the length of {label}", len(value)
+    found = []
+    if least in schema and size < schema[least]:
+        found.append(f"{measured} must be at least {schema[least]}")
+    if most in schema and size > schema[most]:
+        found.append(f"{measured} must be at most {schema[most]}")
+    for index, item in enumerate(value if isinstance(value, list) else ()):
+        if len(found) >= _SHOWN:
+            break
+        found += _value_problems(f"{label}[{index}]", item, schema["items"])
+    return found

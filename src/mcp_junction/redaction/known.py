@@ -167,24 +167,30 @@ class KnownSecrets:
         Masking does so first; call this ahead, in a thread, to keep masking fast.
         """
         with self._lock:
-            pending, self._pending = self._pending, []
-            known = {secret for finder in self._strong for secret in finder.secrets}
-            new: set[str] = set()
-            for source in pending:
-                secrets = _secrets_in(source)
-                strong = frozenset(secret for secret in secrets if _is_strong(secret))
-                new |= strong
-                if isinstance(source, _Renewed):
-                    values = self._renewed.setdefault(source.credential, deque(maxlen=_KEPT))
-                    if strong not in values:
-                        values.append(strong)
-                    continue
-                self._lasting |= strong
-                weak = [secret for secret in secrets if not _is_strong(secret)]
-                if weak and not isinstance(source, str | _Url) and source.id:
-                    self._weak[source.id] = _Finder(weak)
-            if new := new - known:
-                self._strong = self._without_former(_with_new(self._strong, new))
+            pending = self._pending[:]
+            try:
+                self._learn_all(pending)
+            finally:  # not before: until then, other threads wait here before they mask
+                del self._pending[: len(pending)]
+
+    def _learn_all(self, pending: list[ServerDefinition | _Url | _Renewed | str]) -> None:
+        known = {secret for finder in self._strong for secret in finder.secrets}
+        new: set[str] = set()
+        for source in pending:
+            secrets = _secrets_in(source)
+            strong = frozenset(secret for secret in secrets if _is_strong(secret))
+            new |= strong
+            if isinstance(source, _Renewed):
+                values = self._renewed.setdefault(source.credential, deque(maxlen=_KEPT))
+                if strong not in values:
+                    values.append(strong)
+                continue
+            self._lasting |= strong
+            weak = [secret for secret in secrets if not _is_strong(secret)]
+            if weak and not isinstance(source, str | _Url) and source.id:
+                self._weak[source.id] = _Finder(weak)
+        if new := new - known:
+            self._strong = self._without_former(_with_new(self._strong, new))
 
     def _without_former(self, finders: tuple[_Finder, ...]) -> tuple[_Finder, ...]:
         """Drop the former values of credentials, once they are more than what is still known."""

@@ -13,6 +13,10 @@ from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.texts import MASK
 
 DEFAULT: Final = "default"
+_OUTGOING: Final = (
+    "store", "vector_store", "embedding_base_url", "llm_base_url", "otlp_endpoint", "webhook_url",
+)  # fmt: skip
+"""Addresses that Junction connects to: they may hold a credential."""
 _PER_PROCESS: Final = "counted in each process by itself"
 _NOTES: Final = dict.fromkeys(RATES, _PER_PROCESS)
 
@@ -55,8 +59,8 @@ def show_settings(settings: Settings, sources: Mapping[str, str]) -> list[ShownS
 def _mask(name: str, value: Any) -> Any:
     if (name == "webhook_secret" or name.endswith("_api_key")) and value:
         return MASK
-    is_url = name == "webhook_url" or (name == "store" and not value.startswith("sqlite"))
-    return mask_url(value) if is_url and value else value
+    is_url = name in _OUTGOING and value and not value.startswith("sqlite")
+    return mask_url(value) if is_url else value
 
 
 def _split_place(place: str) -> tuple[str, str]:

@@ -24,11 +24,11 @@ from mcp_junction.registry.verdicts import (
 from mcp_junction.search.static_table import KIND
 from mcp_junction.search.static_table import MODEL as TABLE
 from mcp_junction.skills.classifier import (
+    MODEL,
     Classifier,
     Model,
     Subject,
 )
-from mcp_junction.skills.embedder import MODEL
 from mcp_junction.skills.features import ToolText, make_text, read_tool
 from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks

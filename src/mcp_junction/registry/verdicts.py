@@ -17,10 +17,8 @@ import msgspec
 from mcp_junction.errors import NotFound
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.skills.classifier import Model, SkillVerdict, TaxonomySkill
-from mcp_junction.skills.embedder import MODEL
-from mcp_junction.skills.features import read_tool
-from mcp_junction.skills.suggestions import describe_group
+from mcp_junction.skills.classifier import MODEL, Model, SkillVerdict, TaxonomySkill
+from mcp_junction.skills.features import describe_group, read_tool
 from mcp_junction.store.records import OFFLINE, REVIEW, Classified, PendingTool
 from mcp_junction.store.skills import PENDING, REJECTED, SuggestionRecord
 from mcp_junction.store.store import Store

@@ -1,4 +1,4 @@
-"""Finder: keeps the search index up to date with what servers offer, and answers searches.
+"""Finder: keeps the search index up to date with what servers offer.
 
 It is given every new state of the offers and compares: a server whose list is the same object is
 skipped, and of another one only the tools that differ are indexed again. That is done in slices
@@ -9,13 +9,13 @@ SemanticIndex, if there is one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.index import Hit, IndexedTool, KeywordIndex, describe, tool_fields
+from mcp_junction.search.index import IndexedTool, KeywordIndex, describe, tool_fields
 from mcp_junction.search.semantic import SemanticIndex
-from mcp_junction.search.texts import tool_text
+from mcp_junction.search.words import tool_text
 from mcp_junction.slices import Slices
 from mcp_junction.tasks import TaskScope
 
@@ -55,16 +55,6 @@ class Finder:
         """Wait until all offered tools are indexed, for a few seconds at most."""
         if self._working is not None and not self._working.done():
             await asyncio.wait({self._working}, timeout=_PATIENCE)
-
-    def search(
-        self,
-        query: str,
-        limit: int,
-        admits: Callable[[Pair], bool],
-        visible: bytes | None = None,
-    ) -> list[Hit]:
-        """Find the best tools for a query by its words among those admitted, best first."""
-        return self.index.search(query, limit, admits, visible)
 
     # -- catching up
 

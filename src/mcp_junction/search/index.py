@@ -1,7 +1,7 @@
 """KeywordIndex: BM25 over the fields of tools, updated one tool at a time.
 
-An entry of a term is one number of 32 bits: the tool's number, and the term's weight there
-(``postings.py``). Entries are only added. Those of a tool that left are passed over, until
+An entry of a term is one number of 32 bits: the tool's number, and the term's weight there.
+Entries are only added. Those of a tool that left are passed over, until
 ``purge`` takes them out; only then its number is given to another tool. So what was read of a term
 stays right while ``epoch`` is the same, which lets the process that ranks keep it.
 """
@@ -20,8 +20,13 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.postings import NUMBER_SHIFT, STEPS, WEIGHT_MASK
 from mcp_junction.search.words import all_terms, query_terms, terms
+
+NUMBER_SHIFT: Final = 10
+"""An entry is a tool's number, shifted by so many bits, and the weight of the term there."""
+WEIGHT_MASK: Final = (1 << NUMBER_SHIFT) - 1
+STEPS: Final = 1000
+"""The highest weight."""
 
 NAME: Final = "name"
 DESCRIPTION: Final = "description"

@@ -6,15 +6,15 @@ vectors of one model.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid5
 
 from mcp_junction.errors import VectorStoreError
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.texts import text_hash
+from mcp_junction.search.static_table import to_floats
 from mcp_junction.search.vectors import VectorRow
+from mcp_junction.search.words import text_hash
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
@@ -71,7 +71,7 @@ class QdrantVectors:
             points = [
                 models.PointStruct(
                     id=point_id(row.pair),
-                    vector=_numbers(row.vector),
+                    vector=to_floats(row.vector),
                     payload={**payload, "junction_pair": list(row.pair)},
                 )
                 for row, payload in zip(page, payloads, strict=True)
@@ -123,7 +123,7 @@ class QdrantVectors:
         name = await self._collection(model, len(query) // 4)
         found = await self._ask(
             self._client.query_points(
-                name, query=_numbers(query), limit=limit, query_filter=chosen, with_payload=True
+                name, query=to_floats(query), limit=limit, query_filter=chosen, with_payload=True
             )
         )
         return [
@@ -162,7 +162,3 @@ _PREFIX: Final = "junction_tools_"
 def point_id(pair: Pair) -> str:
     """Return the id of a tool's point: a UUID made of its server and name."""
     return str(uuid5(_IDS, "\x1f".join(pair)))
-
-
-def _numbers(vector: bytes) -> list[float]:
-    return list(struct.unpack(f"<{len(vector) // 4}f", vector))

@@ -14,10 +14,15 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from mcp_junction.search.index import KeywordIndex
-from mcp_junction.search.postings import TermEntries
-from mcp_junction.search.ranking import Hold, HoldWords, RankJob, SkillGroup
-from mcp_junction.search.texts import split_clauses
-from mcp_junction.search.vectors import RankingProcess
+from mcp_junction.search.vectors import (
+    Hold,
+    HoldWords,
+    RankingProcess,
+    RankJob,
+    SkillGroup,
+    TermEntries,
+)
+from mcp_junction.search.words import split_clauses
 
 MOST_HELD: Final = 64
 """Masks and lists of skills that the process holds."""

@@ -1,6 +1,6 @@
 """Ranker: ranks tools by meaning and words together. It holds a vector for each tool.
 
-It runs in a worker process, which has numpy; jobs and answers are the structs here. Tools are
+It runs in a worker process, which has numpy; jobs and answers are in ``vectors.py``. Tools are
 numbers, given by the keyword index. What many searches have in common (who may find what, the
 skills, the entries of words) it holds as well, and jobs name it. A score has four parts:
 
@@ -19,25 +19,30 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
+import numpy
 
-from mcp_junction.search.postings import HeldPostings, TermEntries
+from mcp_junction.search.held import HeldPostings, VectorSpace
 from mcp_junction.search.static_table import DIMENSIONS, StaticTable
-from mcp_junction.search.vector_space import VectorSpace
+from mcp_junction.search.vectors import (
+    HIERARCHICAL,
+    SEMANTIC,
+    DropRows,
+    Hold,
+    HoldWords,
+    Ranked,
+    RankedTool,
+    RankingJob,
+    RankJob,
+    SkillGroup,
+    VectorRows,
+)
 
 if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
-
+    from mcp_junction.search.held import Mask, Numbers
     from mcp_junction.search.static_table import Matrix
-    from mcp_junction.search.vector_space import Numbers
-
-    Mask = NDArray[numpy.bool_]
 
 T = TypeVar("T")
 
-HYBRID: Final = "hybrid"
-SEMANTIC: Final = "semantic"
-HIERARCHICAL: Final = "hierarchical"
 TOP_SKILLS: Final = 3
 _SERVER: Final = 0.3
 _SKILL: Final = 0.05
@@ -45,98 +50,6 @@ _MEANING, _WORDS = 0.8, 0.2
 """The weights of the parts, chosen on half of the queries of ``benchmarks/search.py``."""
 _LEAST: Final = 0.15
 """The least meaning of a tool that has no word of the query: chance gives as much."""
-
-
-class VectorRows(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """Tools to hold: for each its number and its server's number, and its vector by one model."""
-
-    numbers: list[int]
-    servers: list[int]
-    vectors: list[bytes]
-    is_deep: bool = False
-    """Whether they were made by the second model."""
-
-
-class DropRows(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """Tools to forget."""
-
-    numbers: list[int]
-    is_deep: bool = False
-
-
-class SkillGroup(msgspec.Struct, frozen=True, gc=False):
-    """A skill: its text, and the numbers of the tools that have it, as bytes of uint32."""
-
-    id: str
-    text: str
-    members: bytes
-
-
-class Hold(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """A mask or skills to hold under a key, for jobs that name it; and keys to forget."""
-
-    key: int
-    mask: bytes = b""
-    skills: list[SkillGroup] = []
-    forget: list[int] = []
-
-
-class HoldWords(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """Entries of the keyword index to hold, for one epoch of it."""
-
-    epoch: int
-    words: list[TermEntries]
-
-
-class RankJob(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """A query, and everything about it that the process does not know."""
-
-    query: str
-    clauses: list[str]
-    limit: int
-    admitted: bytes | int
-    """A byte for each number: 1 for those that can be found. Or the key of such a mask."""
-    visible: bytes | int = b""
-    """The same for the tools among which words are counted; empty for those admitted."""
-    epoch: int = 0
-    terms: dict[str, int] = {}
-    """How many entries each term of the query has, in this epoch of the keyword index."""
-    strategy: str = HYBRID
-    skills: list[SkillGroup] | int = []
-    """The skills with their tools, or the key of those."""
-    deep_query: bytes = b""
-    """The whole query's vector by the second model."""
-    near_numbers: bytes = b""
-    """What a vector store found nearest to the whole query, with the cosines, by the last model."""
-    near_scores: bytes = b""
-
-
-class RankedTool(msgspec.Struct, frozen=True, gc=False):
-    """A tool that was found: its score, and the parts of it."""
-
-    number: int
-    score: float
-    meaning: float
-    words: float
-    server: float
-    skill: float
-
-
-class Ranked(msgspec.Struct, tag=True, frozen=True, gc=False):
-    """The answer to any of the jobs: the tools found, best first."""
-
-    rows: int
-    """How many tools the process holds: fewer than expected when it was started again."""
-    deep_rows: int = 0
-    tools: list[RankedTool] = []
-    skills: dict[str, float] = {}
-    """The skills that fit best, with their scores."""
-    is_lacking: bool = False
-    """Whether the process lacks what the job names, and ranked nothing."""
-
-
-RankingJob = VectorRows | DropRows | Hold | HoldWords | RankJob
-"""What the process that ranks is asked; each is answered with Ranked."""
 
 
 class _Candidates(NamedTuple):
@@ -150,8 +63,6 @@ class Ranker:
     """Holds the vectors of tools, and ranks."""
 
     def __init__(self) -> None:
-        import numpy
-
         self._table = StaticTable.load()
         self._static = VectorSpace(DIMENSIONS)
         self._deep: VectorSpace | None = None
@@ -167,18 +78,17 @@ class Ranker:
             case RankJob():
                 return self.rank(job)
             case VectorRows():
-                return self.put(job)
+                self.put(job)
             case DropRows():
-                return self.drop(job)
+                self.drop(job)
             case Hold():
-                return self.hold(job)
+                self.hold(job)
             case HoldWords():
-                return self.hold_words(job)
+                self.hold_words(job)
+        return self._count()
 
-    def put(self, rows: VectorRows) -> Ranked:
+    def put(self, rows: VectorRows) -> None:
         """Hold the vectors of tools, instead of those that they had."""
-        import numpy
-
         space = self._static
         if rows.is_deep:
             if self._deep is None:
@@ -190,16 +100,14 @@ class Ranker:
             servers[: len(self._servers)] = self._servers
             self._servers = servers
         self._servers[rows.numbers] = rows.servers
-        return self._count()
 
-    def drop(self, rows: DropRows) -> Ranked:
+    def drop(self, rows: DropRows) -> None:
         """Forget tools."""
         space = self._deep if rows.is_deep else self._static
         if space is not None:
             space.drop(rows.numbers)
-        return self._count()
 
-    def hold(self, given: Hold) -> Ranked:
+    def hold(self, given: Hold) -> None:
         """Hold a mask or skills."""
         for key in given.forget:
             self._masks.pop(key, None)
@@ -208,20 +116,16 @@ class Ranker:
             self._masks[given.key] = _read_mask(given.mask)
         if given.skills:
             self._skills[given.key] = given.skills
-        return self._count()
 
-    def hold_words(self, given: HoldWords) -> Ranked:
+    def hold_words(self, given: HoldWords) -> None:
         """Hold entries of the keyword index."""
         self._postings.take(given.epoch, given.words)
-        return self._count()
 
     def _count(self) -> Ranked:
-        return Ranked(len(self._static), len(self._deep) if self._deep is not None else 0)
+        return Ranked(len(self._static))
 
     def rank(self, job: RankJob) -> Ranked:
         """Find the tools that fit a query best, among those admitted."""
-        import numpy
-
         mask = _look_up(job.admitted, self._masks, _read_mask)
         visible = mask if job.visible == b"" else _look_up(job.visible, self._masks, _read_mask)
         skills = _look_up(job.skills, self._skills, list)
@@ -262,8 +166,6 @@ class Ranker:
 
     def _score_words(self, job: RankJob, visible: Mask, among: _Candidates) -> Matrix:
         """Return the scores of words, of which the best is 1."""
-        import numpy
-
         scores = numpy.zeros(len(among.mask), numpy.float32)
         known = self._postings.score(job.terms, visible)[: len(scores)]
         scores[: len(known)] = known
@@ -272,8 +174,6 @@ class Ranker:
 
     def _mix_models(self, job: RankJob, meaning: Matrix, among: _Candidates) -> Matrix:
         """Mix in the second model; a tool that has no vector by it yet keeps what it has."""
-        import numpy
-
         if not job.deep_query:
             return meaning
         deep, has = numpy.zeros(len(meaning), numpy.float32), numpy.zeros(len(meaning), bool)
@@ -287,8 +187,6 @@ class Ranker:
 
     def _mean_by_server(self, whole: Matrix, among: _Candidates) -> Matrix:
         """Return for each tool the mean cosine of its server's tools."""
-        import numpy
-
         servers = numpy.zeros(len(whole), numpy.int32)
         known = int(numpy.searchsorted(among.numbers, len(self._servers)))
         servers[:known] = self._servers[among.numbers[:known]]
@@ -299,8 +197,6 @@ class Ranker:
         self, skills: list[SkillGroup], query: Matrix, whole: Matrix, among: _Candidates
     ) -> tuple[Matrix, dict[str, float]]:
         """Return the best skill's score for each tool, and the score of each skill."""
-        import numpy
-
         cosines = numpy.zeros(len(among.mask), numpy.float32)
         cosines[among.numbers] = whole
         found = numpy.zeros(len(among.mask), numpy.float32)
@@ -326,15 +222,11 @@ def _look_up(given: Any, held: Mapping[int, T], read: Callable[[Any], T]) -> T |
 
 
 def _read_mask(mask: bytes) -> Mask:
-    import numpy
-
     return numpy.frombuffer(mask, bool)
 
 
 def _replace(values: Matrix, among: _Candidates, job: RankJob) -> Numbers:
     """Set the values of what a vector store found; return where these are."""
-    import numpy
-
     near = numpy.frombuffer(job.near_numbers, "<u4").astype(numpy.int64)
     known = near < len(among.mask)
     known[known] = among.mask[near[known]]
@@ -344,8 +236,6 @@ def _replace(values: Matrix, among: _Candidates, job: RankJob) -> Numbers:
 
 
 def _members(group: SkillGroup, mask: Mask) -> Numbers:
-    import numpy
-
     members = numpy.frombuffer(group.members, "<u4").astype(numpy.int64)
     members = members[members < len(mask)]
     return members[mask[members]]
@@ -353,8 +243,6 @@ def _members(group: SkillGroup, mask: Mask) -> Numbers:
 
 def _within_skills(skills: list[SkillGroup], top: Mapping[str, float], among: _Candidates) -> Mask:
     """Return which tools have one of the best skills, or none at all."""
-    import numpy
-
     found = numpy.ones(len(among.mask), bool)
     for group in skills:
         found[_members(group, among.mask)] = False
@@ -366,8 +254,6 @@ def _within_skills(skills: list[SkillGroup], top: Mapping[str, float], among: _C
 
 def _best(total: Matrix, among: Numbers, limit: int) -> Numbers:
     """Return the numbers with the highest totals, best first; more than the limit where equal."""
-    import numpy
-
     if len(among) > limit:
         cut = numpy.partition(total[among], len(among) - limit)[len(among) - limit]
         among = among[total[among] >= cut]

@@ -22,18 +22,20 @@ from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.mirror import VectorMirror
 from mcp_junction.search.ranker_cache import RankerCache, RankRequest
-from mcp_junction.search.ranking import DropRows, Ranked, VectorRows
 from mcp_junction.search.static_table import MODEL
-from mcp_junction.search.texts import text_hash
 from mcp_junction.search.vectors import (
+    DropRows,
     Embed,
     EmbeddingModel,
     KeptVector,
     MemoryCache,
+    Ranked,
     RankingProcess,
     VectorCache,
+    VectorRows,
     VectorStore,
 )
+from mcp_junction.search.words import text_hash
 from mcp_junction.slices import Breaks
 from mcp_junction.tasks import TaskScope
 
@@ -239,12 +241,6 @@ class SemanticIndex:
             found.setdefault(self._tools[number].pair.server, []).append(number)
         return found
 
-    def _match(
-        self, numbers: Iterable[int], kept: Mapping[str, KeptVector]
-    ) -> list[tuple[int, KeptVector]]:
-        """Return the kept vectors of tools that are as they were when these were made."""
-        return [(n, kept[self._tools[n].pair.name]) for n in numbers if self._is_kept(n, kept)]
-
     # -- ranking
 
     async def rank(self, request: RankRequest) -> Ranked | None:
@@ -332,7 +328,8 @@ class SemanticIndex:
         """Give the process the kept vectors that it lacks, and take those that are outdated."""
         changes = self._changes
         for feed in self._feeds:
-            outdated = [n for n, hash_ in feed.held.items() if not self._has(n, hash_)]
+            hashes = {number: tool.hash for number, tool in self._tools.items()}
+            outdated = [n for n, hash_ in feed.held.items() if hashes.get(n) != hash_]
             if outdated:
                 await self._process.rank(DropRows(outdated, feed.is_deep))
                 for number in outdated:
@@ -342,16 +339,12 @@ class SemanticIndex:
                 await self._give(feed, server, numbers)
         self._filled = changes
 
-    def _has(self, number: int, hash_: str) -> bool:
-        tool = self._tools.get(number)
-        return tool is not None and tool.hash == hash_
-
     async def _give(self, feed: _Feed, server: str, numbers: Sequence[int]) -> None:
         kept = await self._cache.load(server, feed.model)
-        given = self._match(numbers, kept)
-        if given:
-            held = {number: self._tools[number].hash for number, _ in given}
-            places = [self._servers[server]] * len(given)
-            vectors = [found.vector for _, found in given]
+        tools = {n: self._tools[n] for n in numbers if self._is_kept(n, kept)}
+        if tools:
+            held = {number: tool.hash for number, tool in tools.items()}
+            places = [self._servers[server]] * len(tools)
+            vectors = [kept[tool.pair.name].vector for tool in tools.values()]
             await self._process.rank(VectorRows(list(held), places, vectors, feed.is_deep))
             feed.held.update(held)

@@ -3,12 +3,14 @@
 A text's vector is the sum of its pieces' vectors, scaled to length 1; a piece's vector has its
 weight (rare pieces count more) in its length. ``training/static_table.py`` trains the table;
 ``data/LICENSES.md`` says of what. numpy is imported when a table is loaded, which only the worker
-processes do.
+processes do. Vectors are stored and sent as little-endian float32.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,8 +44,9 @@ class StaticTable:
         self._split = WordPiece()
 
     @classmethod
+    @cache
     def load(cls) -> StaticTable:
-        """Load the table that is shipped; its rows stay in their file, which is mapped."""
+        """Load the table that is shipped, once; its rows stay in their file, which is mapped."""
         import numpy
 
         folder = Path(str(resources.files("mcp_junction.search").joinpath("data")))
@@ -71,3 +74,30 @@ def scale_rows(matrix: Matrix) -> Matrix:
     lengths = numpy.linalg.norm(matrix, axis=1, keepdims=True)
     lengths[lengths == 0] = 1
     return numpy.asarray(matrix / lengths, numpy.float32)
+
+
+# -- vectors as bytes
+
+
+def pack_rows(matrix: Matrix) -> list[bytes]:
+    """Convert the rows of a matrix to stored vectors."""
+    return [row.astype("<f4").tobytes() for row in matrix]
+
+
+def stack_vectors(vectors: Sequence[bytes]) -> Matrix:
+    """Make a matrix of stored vectors. Raises ValueError when their lengths differ."""
+    import numpy
+
+    return numpy.stack([numpy.frombuffer(one, "<f4") for one in vectors]).astype(numpy.float32)
+
+
+def mean(vectors: Sequence[bytes]) -> bytes:
+    """Compute the mean of vectors, of which there is at least one."""
+    import numpy
+
+    return pack_rows(stack_vectors(vectors).mean(axis=0, dtype=numpy.float64)[None, :])[0]
+
+
+def to_floats(vector: bytes) -> list[float]:
+    """Convert a stored vector to numbers, without numpy."""
+    return list(struct.unpack(f"<{len(vector) // 4}f", vector))

@@ -1,16 +1,127 @@
 """What search by meaning is made of: VectorCache, EmbeddingModel, RankingProcess, VectorStore.
 
-These are protocols. ``semantic.py`` puts them together; the stores and models are elsewhere, except
-MemoryCache, for where there is no store.
+These are protocols, and the jobs and answers of the process that ranks. ``semantic.py`` puts them
+together; the stores and models are elsewhere, except MemoryCache, for where there is no store. What
+ranks (``ranking.py``) is never loaded in the service.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.ranking import Ranked, RankingJob
+
+HYBRID: Final = "hybrid"
+SEMANTIC: Final = "semantic"
+HIERARCHICAL: Final = "hierarchical"
+
+
+# -- the jobs of the process that ranks, and its answer
+
+
+class TermEntries(msgspec.Struct, frozen=True, gc=False):
+    """Entries of a term, as bytes of uint32, that come after the first ``start`` of them."""
+
+    term: str
+    start: int
+    entries: bytes
+
+
+class VectorRows(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """Tools to hold: for each its number and its server's number, and its vector by one model."""
+
+    numbers: list[int]
+    servers: list[int]
+    vectors: list[bytes]
+    is_deep: bool = False
+    """Whether they were made by the second model."""
+
+
+class DropRows(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """Tools to forget."""
+
+    numbers: list[int]
+    is_deep: bool = False
+
+
+class SkillGroup(msgspec.Struct, frozen=True, gc=False):
+    """A skill: its text, and the numbers of the tools that have it, as bytes of uint32."""
+
+    id: str
+    text: str
+    members: bytes
+
+
+class Hold(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """A mask or skills to hold under a key, for jobs that name it; and keys to forget."""
+
+    key: int
+    mask: bytes = b""
+    skills: list[SkillGroup] = []
+    forget: list[int] = []
+
+
+class HoldWords(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """Entries of the keyword index to hold, for one epoch of it."""
+
+    epoch: int
+    words: list[TermEntries]
+
+
+class RankJob(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """A query, and everything about it that the process does not know."""
+
+    query: str
+    clauses: list[str]
+    limit: int
+    admitted: bytes | int
+    """A byte for each number: 1 for those that can be found. Or the key of such a mask."""
+    visible: bytes | int = b""
+    """The same for the tools among which words are counted; empty for those admitted."""
+    epoch: int = 0
+    terms: dict[str, int] = {}
+    """How many entries each term of the query has, in this epoch of the keyword index."""
+    strategy: str = HYBRID
+    skills: list[SkillGroup] | int = []
+    """The skills with their tools, or the key of those."""
+    deep_query: bytes = b""
+    """The whole query's vector by the second model."""
+    near_numbers: bytes = b""
+    """What a vector store found nearest to the whole query, with the cosines, by the last model."""
+    near_scores: bytes = b""
+
+
+class RankedTool(msgspec.Struct, frozen=True, gc=False):
+    """A tool that was found: its score, and the parts of it."""
+
+    number: int
+    score: float
+    meaning: float
+    words: float
+    server: float
+    skill: float
+
+
+class Ranked(msgspec.Struct, tag=True, frozen=True, gc=False):
+    """The answer to any of the jobs: the tools found, best first."""
+
+    rows: int
+    """How many tools the process holds: fewer than expected when it was started again."""
+    tools: list[RankedTool] = []
+    skills: dict[str, float] = {}
+    """The skills that fit best, with their scores."""
+    is_lacking: bool = False
+    """Whether the process lacks what the job names, and ranked nothing."""
+
+
+RankingJob = VectorRows | DropRows | Hold | HoldWords | RankJob
+"""What the process that ranks is asked; each is answered with Ranked."""
+
+
+# -- its surroundings
 
 
 class KeptVector(NamedTuple):

@@ -1,4 +1,4 @@
-"""Model: embeds and classifies tools. ZeroShot compares them with the descriptions of skills.
+"""Model: embeds and classifies tools; the skills that they can have, and verdicts on them.
 
 The service uses the Model of ``worker.py``, which runs the LocalModel of ``offline.py`` in another
 process. The taxonomy is the initial set of skills; operators may change it.
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from mcp_junction.skills.embedder import Embedder, stack_vectors
-from mcp_junction.skills.features import ToolText, read_tool
+from mcp_junction.search import static_table
+from mcp_junction.skills.features import ToolText
 
 if TYPE_CHECKING:
-    from mcp_junction.search.static_table import Matrix
+    pass
 
 
 class TaxonomySkill(msgspec.Struct, frozen=True):
@@ -36,19 +36,13 @@ def taxonomy() -> list[TaxonomySkill]:
     return msgspec.json.decode(file.read_bytes(), type=list[TaxonomySkill])
 
 
-def tool_text(name: str, definition: bytes) -> str:
-    """Return the text that is embedded for a tool: its name, as words, title and description."""
-    return read_tool(name, definition).embedded
-
-
+MODEL: Final = f"{static_table.MODEL}/tool"
+"""The id of the model and of what it embeds: a tool by itself, without its server."""
 MOST: Final = 3
 PRIMARY: Final = 0.5
 """The confidence that the primary skill has at least."""
 _LEAST: Final = 0.1
 """The confidence that a second or third skill has at least."""
-_TEMPERATURE: Final = 0.07
-"""Of the softmax. Calibrated on real catalogues (servers' categories, 3,000 tools): the mean
-confidence of the likeliest skill is about how often it is right."""
 
 
 class Subject(msgspec.Struct, frozen=True, gc=False):
@@ -93,30 +87,6 @@ class Classifier(Protocol):
         ``pooled`` is what ``Model.pool`` made of their server.
         """
         ...
-
-
-class ZeroShot:
-    """Classifies by the distance between a tool's vector and those of the skills' descriptions."""
-
-    def __init__(self, embedder: Embedder) -> None:
-        self._embedder = embedder
-        self._vectors: dict[str, bytes] = {}
-
-    def __call__(self, vectors: Matrix, skills: Sequence[TaxonomySkill]) -> Matrix:
-        """Return the share of each skill for each vector; at least one skill."""
-        import numpy
-
-        nearness = vectors @ stack_vectors(self._embed_skills(skills)).T
-        odds = numpy.exp((nearness - nearness.max(axis=1, keepdims=True)) / _TEMPERATURE)
-        shares: Matrix = odds / odds.sum(axis=1, keepdims=True)
-        return shares
-
-    def _embed_skills(self, skills: Sequence[TaxonomySkill]) -> list[bytes]:
-        texts = [skill.description for skill in skills]
-        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
-        known = self._vectors | (dict(zip(new, self._embedder(new), strict=True)) if new else {})
-        self._vectors = {text: known[text] for text in texts}
-        return [known[text] for text in texts]
 
 
 class Model(Protocol):

@@ -1,7 +1,8 @@
 """LocalModel: the model in this process: vectors, the offline classifier, and clusters of tools.
 
-OfflineClassifier is the trained model for the skills that it was trained for, and zero-shot for
-those that operators have added or described anew. It loads numpy and weights at the first use.
+OfflineClassifier is the trained model for the skills that it was trained for, and zero-shot, by
+comparing tools with the descriptions of skills, for those that operators have added or described
+anew. It runs in the worker process, which has numpy, and loads weights at the first use.
 """
 
 from __future__ import annotations
@@ -9,28 +10,74 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy
 
 from mcp_junction.search.minilm import MiniLm
 from mcp_junction.search.ranking import Ranker
-from mcp_junction.search.static_table import scale_rows
+from mcp_junction.search.static_table import (
+    StaticTable,
+    mean,
+    pack_rows,
+    scale_rows,
+    stack_vectors,
+)
 from mcp_junction.skills.classifier import (
     SkillVerdict,
     Subject,
     TaxonomySkill,
-    ZeroShot,
     choose_skills,
 )
-from mcp_junction.skills.embedder import Embedder, WordVectors, mean, pack_rows, stack_vectors
 from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.trained import TrainedModel, pool
 
 if TYPE_CHECKING:
     from mcp_junction.search.static_table import Matrix
 
+_TEMPERATURE: Final = 0.07
+"""Of the softmax. Calibrated on real catalogues (servers' categories, 3,000 tools): the mean
+confidence of the likeliest skill is about how often it is right."""
 _ALIKE: Final = 0.55
 """How near the vectors of a cluster are to its middle, at least."""
 _MOST_CLUSTERED: Final = 3_000
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors. Called in the worker process: it may be slow."""
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        """Return a vector for each text, of length 1 (or 0, for a text without words)."""
+        ...
+
+
+class WordVectors:
+    """An Embedder by the table that search uses, too; the first use loads it."""
+
+    def __call__(self, texts: Sequence[str]) -> list[bytes]:
+        return pack_rows(StaticTable.load().embed(texts))
+
+
+class ZeroShot:
+    """Classifies by the distance between a tool's vector and those of the skills' descriptions."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self._vectors: dict[str, bytes] = {}
+
+    def __call__(self, vectors: Matrix, skills: Sequence[TaxonomySkill]) -> Matrix:
+        """Return the share of each skill for each vector; at least one skill."""
+        nearness = vectors @ stack_vectors(self._embed_skills(skills)).T
+        odds = numpy.exp((nearness - nearness.max(axis=1, keepdims=True)) / _TEMPERATURE)
+        shares: Matrix = odds / odds.sum(axis=1, keepdims=True)
+        return shares
+
+    def _embed_skills(self, skills: Sequence[TaxonomySkill]) -> list[bytes]:
+        texts = [skill.description for skill in skills]
+        new = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        known = self._vectors | (dict(zip(new, self._embedder(new), strict=True)) if new else {})
+        self._vectors = {text: known[text] for text in texts}
+        return [known[text] for text in texts]
 
 
 class OfflineClassifier:
@@ -49,8 +96,6 @@ class OfflineClassifier:
     ) -> list[SkillVerdict | None]:
         if not subjects or not skills:
             return [None] * len(subjects)
-        import numpy
-
         vectors = stack_vectors([one.embedding for one in subjects])
         own = self._trained.judge([one.text for one in subjects], vectors)
         verdicts = self._trained.conclude(own, stack_vectors([pooled])[0] if pooled else None)
@@ -76,16 +121,15 @@ class OfflineClassifier:
         column = {skill: n for n, skill in enumerate(self._trained.skills)}
         is_new = [known.get(skill.id) != skill.description for skill in skills]
         left = 1 - guessed[:, is_new].sum(axis=1)
-        found = []
-        for row in range(len(trained)):
-            shares = {
+        return [
+            {
                 skill.id: float(guessed[row, n])
                 if is_new[n]
                 else float(left[row] * trained[row, column[skill.id]])
                 for n, skill in enumerate(skills)
             }
-            found.append(shares)
-        return found
+            for row in range(len(trained))
+        ]
 
     def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
         """Return what a server's title, description and tools add to the verdict on each tool."""
@@ -125,8 +169,6 @@ def find_clusters(vectors: Sequence[bytes], servers: Sequence[str]) -> list[list
     What a server's tools have in common counts as much as what each says by itself. A tool joins
     the group around the one with the most neighbours; what is left goes on likewise.
     """
-    import numpy
-
     if not vectors:
         return []
     matrix = _add_servers(stack_vectors(vectors[:_MOST_CLUSTERED]), servers)

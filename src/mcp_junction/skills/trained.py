@@ -2,8 +2,8 @@
 
 Two softmax models, of weighted terms and of the vector, are averaged in logarithms; the latter
 counts twice, since it knows more words. A tool's own verdict is then mixed with the mean of its
-server's tools and with the verdict on the server's own title and description. numpy is imported by
-functions that run in the worker process.
+server's tools and with the verdict on the server's own title and description. It runs in the worker
+process, which has numpy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from importlib import resources
 from math import log, sqrt
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy
 
 from mcp_junction.search.static_table import MODEL as TABLE
 
@@ -40,8 +42,6 @@ class TrainedModel:
     """The weights, and what is computed with them. All verdicts are logarithms of shares."""
 
     def __init__(self, arrays: Any) -> None:
-        import numpy
-
         self.skills: list[str] = _read_lines(arrays["skills"])
         """The ids of the skills that it knows, in the order of its columns."""
         self.descriptions: list[str] = _read_lines(arrays["descriptions"])
@@ -57,15 +57,11 @@ class TrainedModel:
     @classmethod
     def load(cls) -> TrainedModel:
         """Load the weights that are shipped."""
-        import numpy
-
         with resources.files("mcp_junction.skills").joinpath("data", WEIGHTS).open("rb") as file:
             return cls(numpy.load(file, allow_pickle=False))
 
     def judge(self, texts: Sequence[ToolText], vectors: Matrix) -> Matrix:
         """Return the verdict on each text by itself."""
-        import numpy
-
         by_terms = numpy.stack([self._weigh(text) for text in texts])
         by_vector = VECTOR_SCALE * vectors @ self._of_vector[:-1] + self._of_vector[-1]
         return average(normalize(by_terms), normalize(by_vector))
@@ -98,8 +94,6 @@ def pool(tools: Matrix, server: Matrix) -> Matrix:
 
 def mix(own: Matrix, pooled: Matrix) -> Matrix:
     """Mix tools' own verdicts with what their server adds."""
-    import numpy
-
     is_plain = numpy.exp(own).max(axis=1, keepdims=True) >= _PLAIN
     share = numpy.where(is_plain, _PLAIN_FACTOR, 1.0) * TOOLS * OWN
     return numpy.asarray(share * own + pooled, numpy.float32)
@@ -115,8 +109,6 @@ def weigh_terms(text: ToolText, known: dict[str, int], rarity: Any) -> dict[int,
 
 def normalize(scores: Matrix) -> Matrix:
     """Turn rows of scores into logarithms of shares."""
-    import numpy
-
     scores = numpy.asarray(scores, numpy.float32)
     scores = scores - scores.max(axis=1, keepdims=True)
     total: Matrix = scores - numpy.log(numpy.exp(scores).sum(axis=1, keepdims=True))

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 import mcp_junction
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.search.ranking import Ranked, RankingJob
+from mcp_junction.search.vectors import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.worker_messages import (

@@ -12,10 +12,9 @@ import os
 import signal
 import socket
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mcp_junction.memory import return_free_memory_now
-from mcp_junction.skills.offline import LocalModel
 from mcp_junction.skills.worker_messages import (
     HEAD,
     Answer,
@@ -33,6 +32,9 @@ from mcp_junction.skills.worker_messages import (
     encode_frame,
     frame_size,
 )
+
+if TYPE_CHECKING:
+    from mcp_junction.skills.offline import LocalModel
 
 _SET_PDEATHSIG, _SET_DUMPABLE = 1, 4
 _LARGE: Final = 256 * 1024
@@ -87,6 +89,8 @@ def set_up_process(parent: int, niceness: int) -> None:
 def main(parent: int, niceness: int) -> None:
     """Run as a program: jobs come on standard input, which is a socket."""
     set_up_process(parent, niceness)
+    from mcp_junction.skills.offline import LocalModel  # with numpy, at the lower priority
+
     try:
         serve(socket.socket(fileno=0), LocalModel())
     except (BrokenPipeError, ConnectionResetError):

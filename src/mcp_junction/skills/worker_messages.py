@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.search.ranking import Ranked, RankingJob
+from mcp_junction.search.vectors import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
 

@@ -1,21 +1,39 @@
-"""Fakes of the clock, a sink and the model: FakeClock, MemorySink and InProcessModel."""
+"""FakeClock, MemorySink and InProcessModel; TestParts: a call's pipeline with nothing around it.
+
+Fakes of a server and its links are in ``link.py``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
 import itertools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
-from mcp_junction.calls.events import CallEnded
+from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.events import CallEnded, CallSink
+from mcp_junction.calls.pipeline import UNGOVERNED, ExtraStage, GovernedStages, PipelineParts
+from mcp_junction.calls.stages.audit import CallAudit
+from mcp_junction.calls.stages.own import OwnTools
+from mcp_junction.calls.stages.subscribe import Subscriptions
+from mcp_junction.calls.tool_search import ToolSearch
+from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.eras.links import EraLinks
+from mcp_junction.eras.parked import ParkedCalls
+from mcp_junction.eras.resume import Resume
+from mcp_junction.eras.tickets import ResolveTask, Seal
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.search.ranking import Ranked, RankingJob
+from mcp_junction.resilience.clock import Clock
+from mcp_junction.search.vectors import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.offline import LocalModel
 from mcp_junction.skills.worker_main import answer
+from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.events import ServerChanged
+
+T = TypeVar("T")
 
 _TURNS: Final = 10
 """Turns of the event loop that woken tasks get before time goes on."""
@@ -82,43 +100,80 @@ class MemorySink:
 
 
 class InProcessModel:
-    """A Model that computes in a thread."""
+    """A Model that computes in a thread, one job at a time."""
 
     def __init__(self) -> None:
         self._model = LocalModel()
         self._one_at_a_time = asyncio.Lock()
 
+    async def _run(self, compute: Callable[..., T], *given: Any) -> T:
+        async with self._one_at_a_time:
+            return await asyncio.to_thread(compute, *given)
+
     async def embed(self, texts: Sequence[str]) -> list[bytes]:
         """Return a vector for each text."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.embed, texts)
+        return await self._run(self._model.embed, texts)
 
     async def classify(
         self, subjects: Sequence[Subject], skills: Sequence[TaxonomySkill], pooled: bytes = b""
     ) -> list[SkillVerdict | None]:
         """Return a verdict for each subject."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.classify, subjects, skills, pooled)
+        return await self._run(self._model.classify, subjects, skills, pooled)
 
     async def pool(self, server: ToolText, tools: Sequence[ToolText]) -> bytes:
         """Return what a server adds to the verdict on each of its tools."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.pool, server, tools)
+        return await self._run(self._model.pool, server, tools)
 
     async def cluster(self, vectors: Sequence[bytes], servers: Sequence[str]) -> list[list[int]]:
         """Find groups of tools that are alike."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.cluster, vectors, servers)
+        return await self._run(self._model.cluster, vectors, servers)
 
     async def average(self, vectors: Sequence[bytes]) -> bytes:
         """Compute the mean of vectors."""
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._model.average, vectors)
+        return await self._run(self._model.average, vectors)
 
     async def rank(self, job: RankingJob) -> Ranked:
         """Hold or drop vectors, or rank by them."""
-        async with self._one_at_a_time:
-            found = await asyncio.to_thread(answer, job, self._model)
+        found = await self._run(answer, job, self._model)
         if not isinstance(found, Ranked):
             raise ModelUnavailable(repr(found))
         return found
+
+
+PARKED_SECONDS: Final = 600.0
+
+
+class TestParts:
+    """The parts of a pipeline, each of them at hand."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        clock: Clock,
+        sinks: Sequence[CallSink] = (),
+        extra: Sequence[ExtraStage] = (),
+        catalog: Catalog | None = None,
+        strict_audit: CallAudit | None = None,
+        governed: GovernedStages = UNGOVERNED,
+    ) -> None:
+        record = strict_audit.record if strict_audit is not None else None
+        self.deadlines = Deadlines(clock)
+        self.register = Subscriptions()
+        self.parked_calls = ParkedCalls(clock, Seal(), PARKED_SECONDS, 1000, record)
+        self.resume = Resume(self.parked_calls, self.deadlines)
+        self.links = EraLinks(self.resume, self.deadlines)
+        self.search = ToolSearch(TaskScope("search"), catalog or Catalog())
+        self.parts = PipelineParts(
+            clock,
+            self.deadlines,
+            self.links,
+            self.resume,
+            ResolveTask(self.parked_calls.seal),
+            OwnTools(self.search),
+            self.register,
+            sinks if record is None else (record, *sinks),
+            strict_audit.intend if strict_audit is not None else None,
+            extra,
+            governed,
+        )

@@ -16,8 +16,8 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from mcp_junction.tasks import TaskScope, resolve
 from mcp_junction.testing.ledger import (
@@ -50,14 +50,13 @@ _PAGE = "HTTP/1.1 {} X\r\ncontent-type: application/json\r\ncontent-length: {}\r
 Json = dict[str, Any]
 
 
-class LedgerRequest:
+class LedgerRequest(NamedTuple):
     """One HTTP request."""
 
-    def __init__(self, method: str, path: str, headers: dict[str, str], body: bytes) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.body = body
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
 
     @property
     def session(self) -> str | None:
@@ -129,8 +128,8 @@ class HttpLedger:
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            while (request := await read_request(reader)) is not None:
-                await self.route(request, reader, writer)
+            while True:
+                await self.route(await read_request(reader), reader, writer)
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass
@@ -297,14 +296,8 @@ class HttpLedger:
 # -- faults before an answer
 
 
-async def progress(_: HttpLedger, channel: LedgerReply, arguments: Json, token: Any) -> None:
-    for line in progress_lines(arguments, token):
-        channel.event(line)
-        await channel.writer.drain()
-
-
-async def logs(_: HttpLedger, channel: LedgerReply, arguments: Json, _token: Any) -> None:
-    for line in log_lines(arguments):
+async def send_events(channel: LedgerReply, lines: Iterable[bytes]) -> None:
+    for line in lines:
         channel.event(line)
         await channel.writer.drain()
 
@@ -320,8 +313,8 @@ async def ask(server: HttpLedger, channel: LedgerReply, arguments: Json, _token:
 
 
 PREFACES: dict[str, Callable[[HttpLedger, LedgerReply, Json, Any], Any]] = {
-    "progress": progress,
-    "logs": logs,
+    "progress": lambda _, channel, given, token: send_events(channel, progress_lines(given, token)),
+    "logs": lambda _, channel, given, _token: send_events(channel, log_lines(given)),
     "ask": ask,
 }
 
@@ -329,14 +322,13 @@ PREFACES: dict[str, Callable[[HttpLedger, LedgerReply, Json, Any], Any]] = {
 # -- bytes
 
 
-async def read_request(reader: asyncio.StreamReader) -> LedgerRequest | None:
+async def read_request(reader: asyncio.StreamReader) -> LedgerRequest:
+    """Read a request. Raises IncompleteReadError when there is no other."""
     head = await reader.readuntil(b"\r\n\r\n")
     first, *rest = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ", 2)
-    headers = {}
-    for text in rest:
-        name, _, value = text.partition(":")
-        headers[name.lower()] = value.strip()
+    pairs = (text.partition(":") for text in rest)
+    headers = {name.lower(): value.strip() for name, _, value in pairs}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     return LedgerRequest(method, path, headers, body)
 

@@ -14,6 +14,7 @@ import hashlib
 import json
 import secrets
 import time
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
@@ -26,25 +27,17 @@ if TYPE_CHECKING:
 EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 
 
+@dataclass
 class Fault:
     """How an endpoint fails: a status, a delay, a reset, another body."""
 
-    def __init__(
-        self,
-        status: int = 200,
-        *,
-        delay: float = 0.0,
-        reset: bool = False,
-        body: str | Json | None = None,
-        kind: str = "application/json",
-        times: int = 10**9,
-    ) -> None:
-        self.status = status
-        self.delay = delay
-        self.reset = reset
-        self.body = body
-        self.kind = kind
-        self.times = times
+    status: int = 200
+    _: KW_ONLY
+    delay: float = 0.0
+    reset: bool = False
+    body: str | Json | None = None
+    kind: str = "application/json"
+    times: int = 10**9
 
 
 class FakeIssuer(ProtectedServer):
@@ -133,9 +126,7 @@ class FakeIssuer(ProtectedServer):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
         try:
-            while (request := await read_request(reader)) is not None:
-                if not await self._answer(request, writer):
-                    break
+            while await self._answer(await read_request(reader), writer):
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any
 
@@ -21,17 +22,17 @@ _TOOLS = [
 ]
 
 
+@dataclass
 class IssuedToken:
     """A token that was given out."""
 
-    def __init__(self, account: str, client: str, scopes: str, resource: str, ends: float) -> None:
-        self.account = account
-        self.client = client
-        self.scopes = scopes
-        self.resource = resource
-        self.ends = ends
-        self.family = ""
-        self.is_spent_since: float | None = None
+    account: str
+    client: str
+    scopes: str
+    resource: str
+    ends: float
+    family: str = ""
+    is_spent_since: float | None = None
 
 
 class ProtectedServer:
