@@ -10,10 +10,10 @@ each 0.2 s and makes it half as fast. Where the program itself is the subject, o
 seen to run, a folder asks for `traced`. So the figure of coverage is of the tests in this process
 and of those folders: what others run is not in it. Nor is this process traced meanwhile, where it
 is hardly more than a client, nor where generated examples run the same lines a hundred times over:
-tracing takes nearly as long as the tests. Tests of whole gateways and of programs run the same
-lines again and again: of each file every fifth is traced, in its first case, on SQLite, unless
-``TRACE=all`` (`make coverage`). All workers import everything to collect the tests, and the first
-alone is traced meanwhile.
+tracing takes nearly as long as the tests. Unless ``TRACE=all`` (`make coverage`), a test is traced
+in its first case, on SQLite; and of each file of tests of whole gateways and of programs, which run
+the same lines again and again, every fifth test is. All workers import everything to collect the
+tests, and the first alone is traced meanwhile.
 """
 
 import asyncio
@@ -36,7 +36,8 @@ _CLIENTS |= {"journeys_http", "peers"}
 """Folders whose tests talk to programs, or only put a load on what other tests cover."""
 _GATEWAYS = {"api", "credentials", "http", "invisible", "memory", "registry"}
 """Folders whose tests compose gateways, and run the same lines again and again."""
-_ONE_OF: Final = 1 if os.environ.get("TRACE") == "all" else 5
+_TRACES_ALL: Final = os.environ.get("TRACE") == "all"
+_ONE_OF: Final = 1 if _TRACES_ALL else 5
 _KNOWN: set[tuple[Path, str]] = set()
 """The tests of gateways and programs that are not traced."""
 _PROGRAMS = {"cli", "demo"}
@@ -115,15 +116,14 @@ def _is_bulk(item: pytest.Item) -> bool:
 def _is_known(item: pytest.Item) -> bool:
     """Whether a test is not traced, or it is a further case of one that is traced in its first."""
     case = getattr(item, "callspec", None)
-    is_repeated = case is not None and any(case.indices.values())
+    is_repeated = not _TRACES_ALL and case is not None and any(case.indices.values())
     return is_repeated or (item.path, getattr(item, "originalname", "")) in _KNOWN
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     folder = item.path.parent.name
-    is_known = folder in _GATEWAYS and _is_known(item)
-    with _untraced(is_so=folder in _CLIENTS or _is_bulk(item) or is_known):
+    with _untraced(is_so=folder in _CLIENTS or _is_bulk(item) or _is_known(item)):
         return (yield)
 
 
