@@ -51,8 +51,6 @@ class Circuits:
         self._unstored: dict[tuple[str, str], BreakerRow] = {}
         self._forgotten: set[str] = set()
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._server_names: dict[str, str] = {}
 
     async def restore(self) -> None:
@@ -103,34 +101,37 @@ class Circuits:
 
     def _store_soon(self) -> None:
         if self._unstored or self._forgotten:
-            self._idle.clear()
             self._wake.set()
 
     async def run(self) -> None:
-        """Store changes as they come. A supervised task."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            rows, self._unstored = self._unstored, {}
-            forgotten, self._forgotten = self._forgotten, set()
-            try:
-                for server_id in sorted(forgotten):
-                    await self._table.forget(server_id)
-                if rows:
-                    await self._table.store(list(rows.values()))
-            except StoreError as error:
-                log.warning("states of circuits cannot be stored now: %s", error)
-                self._unstored = {**rows, **self._unstored}  # what came since is newer
-                self._forgotten |= forgotten
-                await asyncio.sleep(_RETRY)
-                self._wake.set()
-                continue
-            if not self._unstored and not self._forgotten:
-                self._idle.set()
+        """Store changes as they come, and at the end. A supervised task."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                if not await self._store():
+                    await asyncio.sleep(_RETRY)
+                    self._wake.set()
+        finally:
+            await self._store()
 
-    async def flush(self) -> None:
-        """Wait until all changes are stored."""
-        await self._idle.wait()
+    async def _store(self) -> bool:
+        """Store what has changed; return whether that was possible, else it is kept."""
+        rows, self._unstored = self._unstored, {}
+        forgotten, self._forgotten = self._forgotten, set()
+        try:
+            for server_id in sorted(forgotten):
+                await self._table.forget(server_id)
+            if rows:
+                await self._table.store(list(rows.values()))
+        except (StoreError, asyncio.CancelledError) as error:
+            self._unstored = {**rows, **self._unstored}  # what came since is newer
+            self._forgotten |= forgotten
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.warning("states of circuits cannot be stored now: %s", error)
+            return False
+        return True
 
     def _describe(self, row: BreakerRow) -> dict[str, Any]:
         return {
