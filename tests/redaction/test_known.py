@@ -195,3 +195,20 @@ def test_a_text_is_masked_also_while_another_thread_learns(monkeypatch):
     for thread in (learning, mask):
         thread.join(BOUND)
     assert texts == ["it is ***"]
+
+
+def test_what_is_logged_by_what_learns_waits_for_nothing(monkeypatch):
+    secrets, find, texts = KnownSecrets(), module._secrets_in, []
+
+    def find_and_log(source):
+        texts.append(secrets.redact("a text without any"))
+        return find(source)
+
+    monkeypatch.setattr(module, "_secrets_in", find_and_log)
+    secrets.learn_value("hunter2-hunter2-81")
+    mask = threading.Thread(
+        target=lambda: texts.append(secrets.redact("it is hunter2-hunter2-81")), daemon=True
+    )
+    mask.start()
+    mask.join(BOUND)
+    assert texts == ["a text without any", "it is ***"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mcp_junction.redaction.texts import MASK, redact
@@ -76,7 +76,8 @@ class KnownSecrets:
     """Learns secrets, and masks them in texts."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = RLock()
+        self._is_learning = False
         self._pending: list[ServerDefinition | _Url | _Renewed | str] = []
         self._strong: tuple[_Finder, ...] = ()
         self._lasting: set[str] = set()
@@ -167,11 +168,14 @@ class KnownSecrets:
         Masking does so first; call this ahead, in a thread, to keep masking fast.
         """
         with self._lock:
-            pending = self._pending[:]
+            if self._is_learning:  # this very thread: a log message that learning has led to
+                return
+            self._is_learning, pending = True, self._pending[:]
             try:
                 self._learn_all(pending)
             finally:  # not before: until then, other threads wait here before they mask
                 del self._pending[: len(pending)]
+                self._is_learning = False
 
     def _learn_all(self, pending: list[ServerDefinition | _Url | _Renewed | str]) -> None:
         known = {secret for finder in self._strong for secret in finder.secrets}
