@@ -354,6 +354,31 @@ async def test_a_server_that_switches_to_another_protocol_has_not_answered(caplo
     assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"],
+        [b"HTTP/1.1 204 No Content\r\n\r\n", b""],
+    ],
+    ids=["hints", "nothing, after an answer without a length"],
+)
+async def test_a_server_that_closes_before_it_answers_has_not_answered(answers):
+    coming = iter(answers)
+
+    async def answer_or_close(visit: Visit) -> None:
+        answer = next(coming)
+        visit.raw(answer)
+        if answer is answers[-1]:
+            visit.link.writer.close()
+
+    async with pooled(answer_or_close) as (origin, pool):
+        for _ in answers[:-1]:
+            assert await send(pool).end() == ""
+        asking = send(pool)
+        assert await asking.end() == "it closed the connection"
+        assert (asking.statuses, origin.connections) == ([], 1)
+
+
 async def test_an_answer_that_is_cut_short_is_no_answer():
     async def half(visit: Visit) -> None:
         visit.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\nhello")

@@ -199,9 +199,9 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         sized = b"content-length" in self._headers or b"transfer-encoding" in self._headers
-        self._until_close = not sized
         headers, self._headers = self._headers, {}
         status = self._parser.get_status_code()
+        self._until_close = status >= 200 and not sized
         if self._exchange is not None and status >= 200:  # else 100 Continue, say
             self._exchange.on_head(status, headers)
 
@@ -214,6 +214,7 @@ class Connection(asyncio.Protocol):
             return
         exchange, self._exchange = self._exchange, None
         exchange.connection = None
+        self._until_close = False  # until the next response begins, nothing is
         keep = self._parser.should_keep_alive()
         if keep and self.is_usable:
             self._on_idle(self)
