@@ -114,8 +114,9 @@ class NameHistory:
             if over[server] > MOST_PAST:
                 over[server] -= 1
                 oldest.append(number)
-        left = self.changed(self._roll, freed=bits_of(oldest))
-        self.shown, self._names, self._owners = left.shown, left._names, left._owners
+        if oldest:
+            left = self.changed(self._roll, freed=bits_of(oldest))
+            self.shown, self._names, self._owners = left.shown, left._names, left._owners
 
     # -- what follows from a change of the servers
 
@@ -128,7 +129,8 @@ class NameHistory:
         """
         found = NameHistory(roll, self.plain.spelling)
         kept = self.shown & ~freed
-        found.shown = bits_of([moves.get(n, n) for n in numbers_in(kept)]) if moves else kept
+        moved = kept & bits_of(moves)
+        found.shown = kept ^ moved | bits_of([moves[n] for n in numbers_in(moved)])
         if self._owners:
             gone = set(numbers_in(self.shown & freed))
             names = {n: name for n, name in self._names.items() if n not in gone}

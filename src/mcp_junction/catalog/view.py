@@ -153,13 +153,13 @@ class View:
         own = {number for name in self.own for number in self._plain.numbers(name)}
         if not (history.shown or own or contested):
             return
-        new = set(numbers_in(known(self.mask) & ~history.shown))
+        new = set(numbers_in(known(self.mask) & ~history.shown)) if history.shown else set()
         for number in self._visible.known():
             if (
                 number in contested
                 or number in own
                 or history.has_own_name(number)
-                or (history.shown and number in new and self._may_be_taken(number))
+                or (number in new and self._may_be_taken(number))
             ):
                 yield number
 
