@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from mcp_junction.errors import ConfigError, Problem, ProblemCode
+from mcp_junction.errors import ConfigError, Problem, ProblemCode, invalid_at
 
 # A string, a comment, or a trailing comma. Possessive, so that no text takes exponential time.
 # Python up to 3.11.4 matches a possessive group wrongly if it can backtrack inside: none here can.
@@ -45,7 +45,7 @@ def parse(text: str, source: str) -> tuple[Any, list[Problem]]:
         problem = Problem(ProblemCode.INVALID_JSON, "$", words)
         raise ConfigError(source, [problem]) from None
     repeated = [
-        schema_problem(path, "this key stands twice; remove one of them")
+        invalid_at(path, "this key stands twice; remove one of them")
         for path in dict.fromkeys(_find_repeated(value, "$"))
     ]
     return value, repeated
@@ -63,11 +63,6 @@ def child_path(path: str, key: str | int) -> str:
     if isinstance(key, int):
         return f"{path}[{key}]"
     return f"{path}.{key}" if _BARE_KEY.match(key) else f"{path}[{json.dumps(key)}]"
-
-
-def schema_problem(path: str, message: str) -> Problem:
-    """Say what is wrong at a JSON path with a value that is JSON."""
-    return Problem(ProblemCode.INVALID_SCHEMA, path, message)
 
 
 def _blank_comments(text: str) -> str:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from mcp_junction.config.document import child_path, schema_problem
-from mcp_junction.errors import Problem
+from mcp_junction.config.document import child_path
+from mcp_junction.errors import Problem, invalid_at
 
 ALGORITHMS: Final = ("RS256", "PS256", "ES256", "Ed25519")
 """The signatures that can be accepted. None of them is made with a shared secret."""
@@ -53,7 +53,7 @@ def read_door(value: Any) -> tuple[DoorConfig | None, list[Problem]]:
     if value is None:
         return None, []
     if not isinstance(value, dict):
-        return None, [schema_problem(PATH, "must be an object with the issuer of access tokens")]
+        return None, [invalid_at(PATH, "must be an object with the issuer of access tokens")]
     reader = _DoorReader(value)
     return reader.door if not reader.problems else None, reader.problems
 
@@ -64,7 +64,7 @@ class _DoorReader:
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
         self.problems = [
-            schema_problem(child_path(PATH, key), "is not a member that is known here")
+            invalid_at(child_path(PATH, key), "is not a member that is known here")
             for key in values
             if key not in DoorConfig._fields
         ]
@@ -151,13 +151,13 @@ class _DoorReader:
         for key, given in value.items():
             path = child_path(child_path(PATH, name), key)
             if not _CONDITION.fullmatch(key) and "=" not in key:
-                self.problems.append(schema_problem(path, "is neither a scope nor claim=value"))
+                self.problems.append(invalid_at(path, "is neither a scope nor claim=value"))
             if not is_right(given):
-                self.problems.append(schema_problem(path, words))
+                self.problems.append(invalid_at(path, words))
         return value
 
     def _wrong(self, name: str, message: str) -> None:
-        self.problems.append(schema_problem(child_path(PATH, name), message))
+        self.problems.append(invalid_at(child_path(PATH, name), message))
 
 
 def _is_role(value: Any) -> bool:

@@ -15,13 +15,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mcp_junction.config import client_dialects as client_keys
-from mcp_junction.config.document import child_path, members, parse, schema_problem
+from mcp_junction.config.document import child_path, members, parse
 from mcp_junction.config.door import DoorConfig, read_door
 from mcp_junction.config.merge import merge_settings
 from mcp_junction.config.servers import EntryReader, Options, ServerDefinition
 from mcp_junction.config.settings import EXPOSURES, NAMINGS, Settings
 from mcp_junction.config.variables import read_dotenv
-from mcp_junction.errors import ConfigError, Problem, ProblemCode
+from mcp_junction.errors import ConfigError, Problem, ProblemCode, invalid_at
 
 log = logging.getLogger("mcp_junction.config")
 
@@ -110,12 +110,12 @@ def load(
     dotenv = read_dotenv(os.path.join(os.path.dirname(path), ".env"))
     variables = {**dotenv, **environ}
     if not isinstance(document, dict):
-        wrong = schema_problem("$", "must be an object with a member mcpServers")
+        wrong = invalid_at("$", "must be an object with a member mcpServers")
         raise ConfigError(path, [*repeated, wrong])
     own = document.get("junction") or {}
     problems = repeated
     if not isinstance(own, dict):
-        problems.append(schema_problem("$.junction", "must be an object"))
+        problems.append(invalid_at("$.junction", "must be an object"))
         own = {}
     settings, sources, found = merge_settings(own, environ, options, dotenv)
     problems += found
@@ -183,14 +183,14 @@ def _servers(
     if not isinstance(entries, dict):
         what = "must be" if member in document else "is missing:"
         words = f"{what} an object with one entry for each server"
-        problems.append(schema_problem(root, words))
+        problems.append(invalid_at(root, words))
         return [], frozenset()
     servers: list[ServerDefinition] = []
     if not isinstance(extras, dict | None):
-        problems.append(schema_problem(_EXTRAS, "must be an object with one entry for each server"))
+        problems.append(invalid_at(_EXTRAS, "must be an object with one entry for each server"))
     extras = extras if isinstance(extras, dict) else {}
     problems += [
-        schema_problem(child_path(_EXTRAS, key), f"names no server of {member}")
+        invalid_at(child_path(_EXTRAS, key), f"names no server of {member}")
         for key in extras
         if key not in entries
     ]
@@ -218,20 +218,20 @@ def _endpoints(
         path = child_path(root, name)
         if name in keys:
             words = "has the name of a server, which has an address already"
-            problems.append(schema_problem(path, words))
+            problems.append(invalid_at(path, words))
         if not _SET_NAME.match(name):
-            problems.append(schema_problem(path, "a name is letters, digits, '-', '_' and '.'"))
+            problems.append(invalid_at(path, "a name is letters, digits, '-', '_' and '.'"))
         chosen: dict[str, Any] = {}
         if isinstance(entries, dict):
             chosen = _list_options(entries, path, _SET_OPTIONS, problems)
             chosen["result_tokens"] = tokens = entries.get("result_tokens")
             if tokens is not None and (type(tokens) is not int or tokens < 0):
                 place = child_path(path, "result_tokens")
-                problems.append(schema_problem(place, "must be a whole number, 0 or more"))
+                problems.append(invalid_at(place, "must be a whole number, 0 or more"))
             entries = entries.get("servers")
         if not _is_texts(entries):
             words = 'must be an array like ["git", "files.read_*"], or an object with it as servers'
-            problems.append(schema_problem(path, words))
+            problems.append(invalid_at(path, words))
             continue
         sets[name] = EndpointSet(tuple(entries), **chosen)
     return sets
@@ -246,7 +246,7 @@ def _exposure_rules(value: Any, root: str, problems: list[Problem]) -> dict[str,
             chosen = _list_options(options, path, {"exposure": EXPOSURES}, problems)
             rules[name] = ExposureRule(**chosen)
         else:
-            problems.append(schema_problem(path, "must be an object with exposure or favourites"))
+            problems.append(invalid_at(path, "must be an object with exposure or favourites"))
     return rules
 
 
@@ -257,7 +257,7 @@ def _members(
     if isinstance(value, dict):
         return value.items()
     if value is not None:
-        problems.append(schema_problem(path, f"must be an object: {what}"))
+        problems.append(invalid_at(path, f"must be an object: {what}"))
     return ()
 
 
@@ -270,14 +270,14 @@ def _list_options(
     """Read what is listed to somebody: words to choose from, and favourites."""
     chosen: dict[str, Any] = {member: given.get(member) for member in choices}
     problems += [
-        schema_problem(child_path(path, member), f"must be one of {', '.join(choices[member])}")
+        invalid_at(child_path(path, member), f"must be one of {', '.join(choices[member])}")
         for member, value in chosen.items()
         if value is not None and value not in choices[member]
     ]
     favourites = given.get("favourites") or []
     if not _is_texts(favourites):
         words = 'must be an array of tools like ["github.create_issue", "files.read_*"]'
-        problems.append(schema_problem(child_path(path, "favourites"), words))
+        problems.append(invalid_at(child_path(path, "favourites"), words))
         favourites = []
     return {**chosen, "favourites": tuple(favourites)}
 

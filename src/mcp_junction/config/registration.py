@@ -19,12 +19,12 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from mcp_junction.config.auth import TOKEN_EXCHANGE, read_auth, read_type
-from mcp_junction.config.document import child_path, schema_problem
+from mcp_junction.config.document import child_path
 from mcp_junction.config.servers import OPTIONS, ServerDefinition
 from mcp_junction.config.settings import DEFAULTS, Settings, limits_of
 from mcp_junction.config.urls import check_headers, parse_url
 from mcp_junction.config.variables import describe_missing, expand, find_references, is_own_variable
-from mcp_junction.errors import Problem, ProblemCode
+from mcp_junction.errors import Problem, ProblemCode, invalid_at
 
 TRANSPORTS: Final = ("STDIO", "SSE", "HTTP")
 UNCONNECTED: Final = "NONE"
@@ -125,7 +125,7 @@ def read_registration(
         made = msgspec.convert(body, Registration)
     except msgspec.ValidationError as error:
         words, _, place = str(error).partition(" - at `")
-        return None, [schema_problem(place.rstrip("`") or "$", f"is not right: {words}")]
+        return None, [invalid_at(place.rstrip("`") or "$", f"is not right: {words}")]
     made = msgspec.structs.replace(made, transport_type=made.transport_type.upper())
     problems = _Checked(made, needs_connection=needs_connection).problems
     return (None, problems) if problems else (made, [])
@@ -136,7 +136,7 @@ def read_change(
 ) -> tuple[Registration | None, list[Problem]]:
     """The registration after a change of some of its fields."""
     if not isinstance(body, dict):
-        return None, [schema_problem("$", "must be an object")]
+        return None, [invalid_at("$", "must be an object")]
     problems = _unknown(body, changeable, "$")
     if problems:
         return None, problems
@@ -306,7 +306,7 @@ class _Checked:
             self._wrong(path, f"{words}; use one of another name")
 
     def _wrong(self, path: str, message: str) -> None:
-        self.problems.append(schema_problem(path, message))
+        self.problems.append(invalid_at(path, message))
 
 
 def _every_text(made: Registration) -> Iterable[tuple[str, str]]:
@@ -350,9 +350,9 @@ def _is_hidden(char: str, loose: bool) -> bool:
 
 def _unknown(body: Any, known: Iterable[str], path: str) -> list[Problem]:
     if not isinstance(body, dict):
-        return [schema_problem(path, "must be an object")]
+        return [invalid_at(path, "must be an object")]
     return [
-        schema_problem(child_path(path, str(key)[:64]), "is not a field that is known here")
+        invalid_at(child_path(path, str(key)[:64]), "is not a field that is known here")
         for key in body
         if key not in known
     ]

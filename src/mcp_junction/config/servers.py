@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from mcp_junction.config import client_dialects as client_keys
 from mcp_junction.config.auth import ServerAuth, read_auth
 from mcp_junction.config.client_dialects import ToolSelection, read_selection
-from mcp_junction.config.document import child_path, schema_problem
+from mcp_junction.config.document import child_path
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits, Settings, is_writable, limits_of
 from mcp_junction.config.variables import describe_missing, expand, read_dotenv, variable_fault
-from mcp_junction.errors import Problem, ProblemCode
+from mcp_junction.errors import Problem, ProblemCode, invalid_at
 
 ISOLATIONS = ("shared", "per-session")
 PINS = ("off", "warn", "strict")
@@ -390,7 +390,7 @@ class EntryReader:
         return value
 
     def _wrong(self, path: str, message: str) -> None:
-        self.problems.append(schema_problem(path, message))
+        self.problems.append(invalid_at(path, message))
 
 
 def _first_with(name: str, places: list[Options]) -> Options:
