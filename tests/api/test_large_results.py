@@ -95,7 +95,7 @@ async def test_it_cannot_be_read_any_more_without_the_grant(rows, era):
 async def test_the_latest_can_be_read_however_large_it_is_and_older_ones_make_room(
     rows, era, monkeypatch
 ):
-    monkeypatch.setattr(large_results, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(large_results, "_MOST_CHARACTERS", 1000)
     served, _ = await rows()
     client = await client_of(era).open(served, "agent")
     older, latest = [(await call(client))["content"][1]["uri"] for _ in range(2)]

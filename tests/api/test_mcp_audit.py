@@ -6,6 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.api.scope_door import Hiding
 
+from mcp_junction.api.routes import write_cursor
 from mcp_junction.protocol.names import Pair
 
 pytestmark = pytest.mark.req("REQ-MCP-OBS-002")
@@ -64,8 +65,15 @@ async def test_a_list_is_read_page_by_page_to_its_end(served):
 
 @pytest.mark.parametrize(
     "asked",
-    [{"cursor": "x"}, {"since": "soon"}, {"decision": "maybe"}, {"limit": 0}, {"cursor": "WzFd"}],
-    ids=str,
+    [
+        {"cursor": "x"},
+        {"since": "soon"},
+        {"decision": "maybe"},
+        {"limit": 0},
+        {"cursor": "WzFd"},
+        {"cursor": write_cursor((10**400, "a", 1))},
+    ],
+    ids=lambda asked: str(asked)[:40],
 )
 async def test_what_cannot_be_asked_is_refused(gateway, asked):
     answer = await (await gateway()).client().get(AUDIT, params=asked)

@@ -201,7 +201,10 @@ def errors_of(resource: str) -> Iterator[None]:
     except errors.NotFound as error:
         raise RequestError(f"{resource}_NOT_FOUND", str(error)) from None
     except errors.AlreadyExists as error:
-        raise RequestError(f"{resource}_ALREADY_EXISTS", str(error)) from None
+        code = f"{resource}_ALREADY_EXISTS"
+        if code not in STATUS:
+            raise
+        raise RequestError(code, str(error)) from None
 
 
 def validation_error(problems: Sequence[Problem]) -> RequestError:

@@ -215,7 +215,7 @@ def _parse_cursor(cursor: str) -> tuple[float, str, int]:
         case (at, str(writer), int(seq)):
             try:
                 return float(at), writer, seq
-            except ValueError:
+            except (ValueError, OverflowError):
                 pass
     raise CursorError("is not a cursor of this list")
 

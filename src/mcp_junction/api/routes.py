@@ -234,5 +234,5 @@ def decode_time_cursor(cursor: str | None) -> tuple[float, str] | None:
     try:
         at, item_id = read_cursor(cursor)
         return float(at), str(item_id)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise CursorError("is not a cursor of this list") from None
