@@ -1,7 +1,7 @@
 """Finds which Failure an attempt's Outcome is, for what retries, breaks, falls back and escalates.
 
 Most failures are known where the outcome is made, which says so (``Outcome.failure``). Here is what
-follows for the others. Nothing is read from payloads or messages. EscalateFailures is the sink that
+follows for the others, without a look at payloads or messages. EscalateFailures is the sink that
 escalates tool calls which failed although all was tried.
 """
 

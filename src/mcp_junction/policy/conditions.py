@@ -36,7 +36,7 @@ from mcp_junction.policy.condition_values import (
 from mcp_junction.policy.simple_conditions import compile_simple, flatten_reads, is_simple
 
 _LIGHT: Final = 20_000
-"""The most work that a condition may make where it may be evaluated twice."""
+"""The most work that a condition may make where it is evaluated again after an error."""
 _LISTED: Final = frozenset(
     (("agent", "id"), ("agent", "type"), ("tool", "server"), ("tool", "name"), ("tool", "kind"))
 )

@@ -295,7 +295,7 @@ class Grants(Protocol):
 
 
 class AccessPolicy(Protocol):
-    """Who may use what, as it is decided now.
+    """Who may use what, as it is decided now. Where there is none, everybody may use everything.
 
     One that has a ``version``, another number after each change, is asked again only after that.
     """

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from mcp_junction.search import static_table
 from mcp_junction.skills.features import ToolText
-
-if TYPE_CHECKING:
-    pass
 
 
 class TaxonomySkill(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """ToolText: what a classifier reads of a tool or of a server, as fields and as terms.
 
 The trained classifier and its training (``training/skills.py``) read the same terms. Also names a
-group of tools that fit no skill, by the words that they share; ``registry/suggestions.py`` says
+group of tools that fit no skill, by the words that they share; ``registry/verdicts.py`` says
 which tools those are.
 """
 

@@ -3,7 +3,7 @@ ProtectedStore: renews all that the store seals and signs. VaultUsers: who has w
 
 A MAC covers all fields of a row, under a key that is derived from the vault's for the purpose of
 the table: write access to the database is not enough to add a row, change one or move it to another
-table. Rows without a valid MAC are left out and reported.
+table. Rows without a valid MAC are left out and reported; keys are left out without a word.
 
 Each table declares its protected columns when it is made; a signed table does so by itself. When
 the vault's key changes, everything in the list is sealed and signed anew, in pages, while other

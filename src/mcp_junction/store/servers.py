@@ -237,7 +237,9 @@ class Servers(StoreTable):
         return self._vault.seal(msgspec.json.encode(config), _identity(server_id))
 
     def _open_config(self, server_id: str, sealed: bytes) -> dict[str, Any]:
-        plain = self._vault.open(bytes(sealed), _identity(server_id))
+        if not isinstance(sealed, bytes):
+            raise VaultError("a sealed connection_config is no longer what was stored")
+        plain = self._vault.open(sealed, _identity(server_id))
         return msgspec.json.decode(plain, type=dict[str, Any])
 
     def _seal_url(self, server_id: str, url: str | None) -> str | None:

@@ -145,10 +145,12 @@ class MetricsHistory:
         return before, minute // HOUR
 
     def _make_hour(self, records: list[CallMetricRecord], at: int) -> list[list[object]]:
+        by_writer: dict[str, list[CallMetricRecord]] = {}
+        for record in records:
+            by_writer.setdefault(record.writer, []).append(record)
         made: list[CallMetricRecord] = []
-        for writer in dict.fromkeys(record.writer for record in records):
-            tallies = _sum_up(record for record in records if record.writer == writer)
-            made += _to_records(keep_busiest(tallies, STORED), HOUR, at, writer)
+        for writer, own in by_writer.items():
+            made += _to_records(keep_busiest(_sum_up(own), STORED), HOUR, at, writer)
         return self._table.prepare(made)
 
     # -- reading

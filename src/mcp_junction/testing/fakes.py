@@ -28,7 +28,6 @@ from mcp_junction.resilience.clock import Clock
 from mcp_junction.search.vectors import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
-from mcp_junction.skills.offline import LocalModel
 from mcp_junction.skills.worker_main import answer
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.events import ServerChanged
@@ -103,6 +102,10 @@ class InProcessModel:
     """A Model that computes in a thread, one job at a time."""
 
     def __init__(self) -> None:
+        from mcp_junction.skills.offline import (
+            LocalModel,  # with numpy, which most tests do without
+        )
+
         self._model = LocalModel()
         self._one_at_a_time = asyncio.Lock()
 

@@ -32,8 +32,8 @@ from mcp_junction.upstream.outcome import RESULT, Outcome
 SCHEME: Final = "junction-result:"
 _URI: Final = re.compile(rf"{SCHEME}([\w-]{{16,64}})(?:\?page=([1-9]\d{{0,8}}))?\Z")
 KEPT_SECONDS: Final = 3600.0
-_MOST_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of all results that are kept; beyond that, the oldest go first."""
+_MOST_CHARACTERS: Final = 64 * 1024 * 1024
+"""Characters of all results that are kept; beyond that, the oldest go first, never the latest."""
 _SHAPE_KEYS: Final = 20
 
 
@@ -105,7 +105,7 @@ class LargeResults:
         self._size += len(text)
         while len(self._kept) > 1:  # the latest stays, however large it is: its link is given
             oldest = next(iter(self._kept))
-            if self._size <= _MOST_BYTES and not self._is_over(self._kept[oldest]):
+            if self._size <= _MOST_CHARACTERS and not self._is_over(self._kept[oldest]):
                 break
             self._size -= len(self._kept.pop(oldest).text)
         return f"{SCHEME}{name}"
