@@ -375,6 +375,8 @@ class HttpListener:
         if exchange is not None:
             exchange.principal = principal
             exchange.when_gone = partial(stream.release, ended)
+            if exchange.is_gone:  # it left while its token was verified
+                stream.release(ended)
             await ended
             return
         while not ended.done():

@@ -59,13 +59,14 @@ class AsgiExchange(msgspec.Struct, eq=False):
     complete: bool = False
     principal: Principal | None = None
     """The sender of the request, once that is known."""
+    is_gone: bool = False
+    """Whether the response is complete or the client has left."""
     when_gone: Callable[[], None] | None = None
-    """Called when the response is complete or the client has left."""
+    """Called when that comes about: who sets it looks first whether it has."""
     _read: bool = False
     _head: bytes = b""
     _started: bool = False
     _chunked: bool = False
-    _gone: bool = False
     _disconnected: asyncio.Future[None] | None = None
 
     async def run(self, app: Any, answer_checked: AnswerChecked | None = None) -> None:
@@ -92,14 +93,9 @@ class AsgiExchange(msgspec.Struct, eq=False):
         """Whether the connection is from a process of our own user on this machine."""
         return self._connection.is_own_peer
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the response is complete or the client has left."""
-        return self._gone
-
     def respond(self, head: bytes, body: bytes) -> None:
         """Write a whole response; ``head`` is status line and headers without the blank line."""
-        if self._gone or self._started:
+        if self.is_gone or self._started:
             return
         self._started = True
         end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
@@ -112,7 +108,7 @@ class AsgiExchange(msgspec.Struct, eq=False):
         self._connection.finish(self)
 
     def disconnect(self) -> None:
-        self._gone = True
+        self.is_gone = True
         if self._disconnected is not None and not self._disconnected.done():
             self._disconnected.set_result(None)
         if self.when_gone is not None:
@@ -122,13 +118,13 @@ class AsgiExchange(msgspec.Struct, eq=False):
         if not self._read:
             self._read = True
             return {"type": "http.request", "body": self.body or b"", "more_body": False}
-        if not self._gone and not self.complete:
+        if not self.is_gone and not self.complete:
             self._disconnected = asyncio.get_running_loop().create_future()
             await self._disconnected
         return {"type": "http.disconnect"}
 
     async def send(self, message: dict[str, Any]) -> None:
-        if self._gone:
+        if self.is_gone:
             return
         if self._connection.is_paused:
             await self._connection.drain()

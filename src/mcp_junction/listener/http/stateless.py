@@ -47,6 +47,8 @@ class StatelessFront:
         usage = partial(self._dispatcher.usage_of, principal)
         reply = HttpReply(send, self._tasks, accept, exchange, None, post.carrying, usage)
         if exchange is not None:
+            if exchange.is_gone:  # it left while its token was verified
+                return done()
             exchange.when_gone = partial(self._leave, reply)
         frame_id: bytes = frame.id if type(frame) is ClientRequest else frames.octets(frame.id)
         return (
