@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -37,7 +38,7 @@ from mcp_junction.credentials.kinds import (
 )
 from mcp_junction.credentials.source import AuthState, CredentialSource
 from mcp_junction.credentials.subjects import SHARED, SubjectTokens, agent_of, exchange_subject
-from mcp_junction.errors import OAuthError
+from mcp_junction.errors import OAuthError, StoreError
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.tokens import is_sendable
 from mcp_junction.policy.principal import Principal
@@ -47,6 +48,8 @@ from mcp_junction.store.credentials import (
     CredentialTables,
 )
 from mcp_junction.tasks import TaskScope
+
+log = logging.getLogger("mcp_junction.credentials")
 
 OpenTables = Callable[[], Awaitable[CredentialTables | None]]
 AuthListener = Callable[[CredentialSource, str, str, str], None]
@@ -101,8 +104,12 @@ class Credentials:
         generation = generations.get(CREDENTIALS_TOPIC, 0)
         if generation != self._generation:
             if self._generation is not None or not self._rows:
-                await self.load()
-            self._generation = generation  # after it: what could not be loaded is loaded next time
+                try:
+                    await self.load()
+                except StoreError as error:  # it is tried again: the generation stays as it was
+                    log.warning("credentials cannot be read now: %s", error)
+                    return
+            self._generation = generation
 
     async def close(self) -> None:
         """Let renewals end: what an issuer has given out is stored."""
