@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -305,12 +306,9 @@ class Service:
         await rest.load()
         if not has_new:
             return
-        try:
-            await asyncio.wait_for(
-                wait_unless(stop, self._wait_for_new_servers(rest)), SERVERS_WITHIN
-            )
-        except TimeoutError:
-            pass  # they are waited for by whoever needs them
+        with suppress(TimeoutError):  # whoever needs them waits for them
+            async with asyncio.timeout(SERVERS_WITHIN):
+                await wait_unless(stop, self._wait_for_new_servers(rest))
 
     async def _wait_for_new_servers(self, rest: ApiContext) -> None:
         junction = self._junction
@@ -352,15 +350,17 @@ class Service:
     def _end_expired(self, tokens: AccessTokens) -> None:
         """End the streams of principals whose access tokens have all expired.
 
-        Their sessions go on with the next token, and calls that run are answered.
+        Their sessions go on with the next token, and calls that run are answered. What a token gave
+        is forgotten when it is no longer accepted, which is some time after its end.
         """
-        expired = tokens.expire()
-        if not expired:
+        before, expired = tokens.grantees, tokens.expire()
+        if expired:
+            self._registry.cut_standing(lambda session: session.principal in expired)
+            self._stateless.end_listens(lambda listen: listen.principal in expired)
+            if self._rest is not None:
+                self._rest.streams.end(lambda principal: principal not in expired)
+        if not expired and tokens.grantees == before:
             return
-        self._registry.cut_standing(lambda session: session.principal in expired)
-        self._stateless.end_listens(lambda listen: listen.principal in expired)
-        if self._rest is not None:
-            self._rest.streams.end(lambda principal: principal not in expired)
         governance = self._junction.governance
         if governance is not None and governance.door_grants is not None:
             in_use = {one.principal.grantee for one in self._junction.clients.sessions}

@@ -272,6 +272,7 @@ class Upstream:
             began = self.clock.now()
             self.starts += 1
             self.current = await self._connector.open(self.key, self._open(self))
+            self.current.rename(self.key)  # it may have been renamed while it was opened
             if not await self._connector.begin(self.current, self._on_greeted):
                 return False
             self.start_seconds = self.clock.now() - began
