@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from mcp_junction import tasks
 from mcp_junction.tasks import (
     OnDemandTask,
     Supervision,
@@ -14,6 +15,7 @@ from mcp_junction.tasks import (
     resolve,
     wait_for_any,
     wait_unless,
+    wait_until_set,
 )
 
 BOUND = 30.0
@@ -417,3 +419,33 @@ async def test_a_task_on_demand_runs_when_it_is_woken_and_ends_when_nothing_is_l
     await task.wait_until_done(BOUND)
     assert done == [1, 1, 1]
     await scope.close()
+
+
+async def test_work_that_failed_is_done_when_its_task_is_run_again(monkeypatch, caplog):
+    monkeypatch.setattr(tasks, "FIRST_PAUSE", 0.001)
+    scope, tries = TaskScope("test"), []
+
+    async def work() -> None:
+        while task.news.is_set():
+            task.news.clear()
+            tries.append(1)
+            if len(tries) == 1:
+                raise RuntimeError("it does not work the first time")
+
+    task = OnDemandTask(scope, "work", work)
+    task.wake()
+    await asyncio.wait_for(task.wait_until_done(), BOUND)
+    assert len(tries) == 2
+    await scope.close()
+
+
+async def test_an_event_is_waited_for_and_a_cancellation_that_comes_with_it_is_not_lost():
+    event = asyncio.Event()
+    assert not await wait_until_set(event, 0.001)
+    task = asyncio.create_task(wait_until_set(event, BOUND))
+    await asyncio.sleep(0)
+    event.set()
+    task.cancel()  # at this very moment; asyncio.wait_for would return
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await wait_until_set(event, BOUND)

@@ -1,7 +1,7 @@
 """Junction: the composition root, the only module that knows every room.
 
-It builds servers, catalog, pipeline and sessions from a Config, is the Backend of the listeners,
-and hands out the Snapshot that is current. It decides nothing about a single call.
+It builds servers, catalog, pipeline and sessions from a Config, is the ListenerHost, and hands out
+the Snapshot that is current. It decides nothing about a single call.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class Junction:
         await self.tasks.close()
         await self._factory.close()
 
-    # -- sessions (the Backend of listeners)
+    # -- sessions (the ListenerHost)
 
     def spelling(
         self, endpoint: Endpoint = EVERYTHING, principal: Principal = LOCAL_OWNER

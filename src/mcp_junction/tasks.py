@@ -278,7 +278,14 @@ class OnDemandTask:
         """Have it look for work soon; if it is at work, once more after that."""
         self.news.set()
         if self._task is None or self._task.done():
-            self._task = self._tasks.supervise(self._name, self._run, is_vital=False)
+            self._task = self._tasks.supervise(self._name, self._work, is_vital=False)
+
+    async def _work(self) -> None:
+        try:
+            await self._run()
+        except BaseException:
+            self.news.set()  # what it was at is not done: it is run again
+            raise
 
     async def wait_until_done(self, limit: float | None = None) -> None:
         """Wait until nothing is left to do, at most ``limit`` seconds."""
@@ -301,6 +308,19 @@ async def wait_unless(stopped: asyncio.Event, what: Awaitable[object]) -> bool:
         waited.add_done_callback(_ignore_error)
         # Its exception has this frame in its traceback, which must not refer back to it.
         del stop, waited
+
+
+async def wait_until_set(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait for an event, at most so many seconds; return whether it is set.
+
+    Unlike ``asyncio.wait_for`` in Python 3.11, it never swallows a cancellation.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+    return event.is_set()
 
 
 async def wait_for_any(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:

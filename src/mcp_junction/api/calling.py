@@ -6,7 +6,6 @@ something gets an error. The answers to failed calls: ``call_errors.py``.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -23,6 +22,7 @@ from mcp_junction.protocol.names import Pair, name_prefixes
 from mcp_junction.protocol.versions import DENIED, LATEST_HANDSHAKE
 from mcp_junction.registry.registry import Registry
 from mcp_junction.sessions.session import Session
+from mcp_junction.tasks import wait_until_set
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
 
@@ -126,9 +126,7 @@ class RestCalls:
             is_meant = key == server if server is not None else name.startswith(name_prefixes(key))
             if is_meant and has_server(scope, key) and not self._is_listed(call):
                 limit = min(_CONNECT_WAIT, self._timeout or _CONNECT_WAIT)
-                try:
-                    await asyncio.wait_for(upstream.settled.wait(), limit)
-                except TimeoutError:
+                if not await wait_until_set(upstream.settled, limit):
                     why = f"it is not connected after {limit:g} s"
                     call.ended_by = outcomes.unavailable(key, why)
                 return

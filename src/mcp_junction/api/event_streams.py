@@ -155,7 +155,8 @@ def _end(queue: asyncio.Queue[bytes | None]) -> None:
 async def _next_or_keepalive(queue: asyncio.Queue[bytes | None]) -> bytes | None:
     """Wait for the next event; a comment when none comes in time."""
     try:
-        return await asyncio.wait_for(queue.get(), KEEPALIVE)
+        async with asyncio.timeout(KEEPALIVE):
+            return await queue.get()
     except TimeoutError:
         return _STILL
 

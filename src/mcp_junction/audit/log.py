@@ -40,7 +40,7 @@ from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import AuditTrail, IntentCheck
 from mcp_junction.store.records import AuditRow, AuditWriter
-from mcp_junction.tasks import Supervision, TaskScope
+from mcp_junction.tasks import Supervision, TaskScope, wait_until_set
 from mcp_junction.telemetry.events import OutcomeName
 
 log = logging.getLogger("mcp_junction.audit")
@@ -275,7 +275,7 @@ class AuditLog:
         self._wake.set()  # there may be entries from before a restart
         while True:
             if self._batch is None:
-                await self._sleep(_HEARTBEAT)
+                await wait_until_set(self._wake, _HEARTBEAT)
             self._wake.clear()
             if self._now() - beat >= _HEARTBEAT:
                 beat = self._now()

@@ -30,6 +30,7 @@ from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.oauth.sign_in import step_up
 from mcp_junction.oauth.tokens import STEP, TokenAnswer, is_client_unknown, is_grant_over
 from mcp_junction.store.credentials import CredentialRecord, CredentialTables
+from mcp_junction.tasks import wait_until_set
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.tokens import AccessToken
 
@@ -173,7 +174,7 @@ class StoredSource(CredentialSource):
 
         Both may take longer than it lasts, and nobody else may use what we have used up.
         """
-        while not await _is_set_within(over, self.lease_seconds / _EXTENSIONS):
+        while not await wait_until_set(over, self.lease_seconds / _EXTENSIONS):
             with suppress(StoreError):  # the next one may succeed
                 await self._lease(tables, record)
                 if self._unsaved is not None:
@@ -243,13 +244,6 @@ class StoredSource(CredentialSource):
         self.record, self.secret = saved, StoredSecret()
         self._drop(AuthState.NEEDS_SIGN_IN, f"{error.host} ended its sign-in ({error.code})")
         self.owner.note(self, "refresh_failed", str(error))
-
-
-async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, but not longer than so many seconds; whether it is set."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
-    return event.is_set()
 
 
 _ASKS: Final = "it asks for one"

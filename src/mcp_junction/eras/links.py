@@ -7,6 +7,7 @@ capabilities that the client has.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -143,8 +144,6 @@ def _hello_of(call: Call, upstream: Upstream) -> Hello:
 
 async def _wait_for_era(call: Call, upstream: Upstream) -> None:
     """Wait until it is known whether a server speaks the caller's era, but not for long."""
-    try:
-        known = asyncio.wait_for(upstream.for_era(call.caller.era), _ERA_WAIT)
-        await wait_unless(call.ending, known)
-    except TimeoutError:
-        pass
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ERA_WAIT):
+            await wait_unless(call.ending, upstream.for_era(call.caller.era))

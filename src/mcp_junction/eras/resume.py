@@ -120,8 +120,8 @@ class Resume:
                 return outcomes.sign_in_needed(route.upstream.key, "that was declined")
             return outcomes.failed(APPROVAL_NEEDED, _DECLINED, Delivery.NOT_SENT)
         with suppress(TimeoutError):  # the person may take longer: then it is asked again
-            waiting = wait_unless(call.ending, self._wait_for_page(call, route, ticket))
-            await asyncio.wait_for(waiting, _PAGE_WAIT)
+            async with asyncio.timeout(_PAGE_WAIT):
+                await wait_unless(call.ending, self._wait_for_page(call, route, ticket))
         tokens = route.upstream.tokens
         if is_sign_in_offer(route.item) and tokens is not None and not tokens.is_signed_out:
             return outcomes.result(SIGNED_IN)

@@ -103,7 +103,8 @@ class ServerSummary:
     async def wait_for_instructions(self) -> None:
         """Wait for the instructions of starting servers, at most ``instructions_wait_ms``."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._startup.wait(), self._wait)
+            async with asyncio.timeout(self._wait):
+                await self._startup.wait()
 
     def reachable_junctions(self, scope: Scope) -> set[str]:
         """The ids of this Junction and of all Junctions behind the servers in a Scope."""

@@ -34,7 +34,7 @@ from mcp_junction.skills.worker import ModelWorker
 from mcp_junction.slices import Breaks
 from mcp_junction.store.classification import StoredVector
 from mcp_junction.store.records import PendingTool, SkillRecord
-from mcp_junction.tasks import OnDemandTask
+from mcp_junction.tasks import OnDemandTask, wait_until_set
 
 log = logging.getLogger("mcp_junction.registry")
 
@@ -110,7 +110,7 @@ class BackgroundClassifier:
                 log.exception("tools cannot be classified")
                 failed = True
             if failed:
-                await self._wait_for_news(self.retry)
+                await wait_until_set(self._news, self.retry)
                 self._news.set()
 
     async def _wait_for_quiet(self) -> None:
@@ -118,14 +118,8 @@ class BackgroundClassifier:
         end = asyncio.get_running_loop().time() + _LONGEST
         while self._news.is_set() and asyncio.get_running_loop().time() < end:
             self._news.clear()
-            await self._wait_for_news(_QUIET)
+            await wait_until_set(self._news, _QUIET)
         self._news.clear()
-
-    async def _wait_for_news(self, limit: float) -> None:
-        try:
-            await asyncio.wait_for(self._news.wait(), limit)
-        except TimeoutError:
-            pass
 
     async def _classify_all(self) -> bool:
         """Classify all pending tools; returns whether some could not be classified."""

@@ -125,11 +125,7 @@ class Inspection:
         while news.is_set():
             await asyncio.sleep(_PAUSE)
             news.clear()
-            try:
-                await self._examine_once()
-            except Exception:  # the task is restarted, and then tries again
-                news.set()
-                raise
+            await self._examine_once()
 
     async def _examine_once(self) -> None:
         members = [m for m in self._context.members if m.offering is not None]

@@ -19,6 +19,7 @@ from mcp_junction.errors import NotFound
 from mcp_junction.health.verdict import HealthFacts
 from mcp_junction.policy.pinning import PinnedState
 from mcp_junction.store.records import ServerRecord, ToolRecord
+from mcp_junction.tasks import wait_until_set
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.upstream import Upstream
 
@@ -150,9 +151,7 @@ class Member:
         """Wait for the end of an attempt to connect; return the status, and a message."""
         upstream = self.upstream
         limit = upstream.policy.start_timeout * 2
-        try:
-            await asyncio.wait_for(upstream.settled.wait(), limit)
-        except TimeoutError:
+        if not await wait_until_set(upstream.settled, limit):
             return self.status.value, f"it is not connected after {limit:g} s"
         if self.status is ServerState.DISCONNECTED:
             return self.status.value, "it was disconnected meanwhile"

@@ -19,6 +19,7 @@ from mcp_junction.config.load import Config
 from mcp_junction.errors import ConfigError, JunctionError, StoreUnavailable
 from mcp_junction.registry.config_file import Reloaded
 from mcp_junction.registry.registry import Registry
+from mcp_junction.tasks import wait_until_set
 from mcp_junction.telemetry.bus import Bus
 
 log = logging.getLogger("mcp_junction.registry")
@@ -101,12 +102,9 @@ class FileWatch:
 
     async def _wait(self) -> bool:
         """Wait for the next poll; returns whether a reload was requested."""
-        try:
-            await asyncio.wait_for(self._requested.wait(), self._every)
-        except TimeoutError:
-            return False
+        is_requested = await wait_until_set(self._requested, self._every)
         self._requested.clear()
-        return True
+        return is_requested
 
     async def _fingerprint_later(self) -> Fingerprint:
         await asyncio.sleep(min(self._every, 0.1))

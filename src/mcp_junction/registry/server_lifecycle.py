@@ -23,7 +23,7 @@ from mcp_junction.registry.health_watch import HealthWatch
 from mcp_junction.registry.member import Member
 from mcp_junction.store.records import STATUS_FIELDS, HistoryEvent, ServerRecord
 from mcp_junction.store.store import Store
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import TaskScope, wait_until_set
 from mcp_junction.telemetry.events import CALL_COMPLETED, OutcomeName
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 from mcp_junction.upstream.state import ServerState
@@ -65,9 +65,7 @@ class HistoryWriter:
         """Wait until all is written, but not for ever."""
         self._idle.clear()
         self._more.set()
-        try:
-            await asyncio.wait_for(self._idle.wait(), limit)
-        except TimeoutError:
+        if not await wait_until_set(self._idle, limit):
             log.warning("the store does not take what happened to servers")
 
     async def _run(self) -> None:

@@ -16,7 +16,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import EraError, Phase, ServerError, circular_error
 from mcp_junction.redaction.texts import redact_error
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import wait_for_any, wait_unless
+from mcp_junction.tasks import wait_for_any, wait_unless, wait_until_set
 from mcp_junction.upstream.handshake import ConnectPolicy, Greeting, Hello
 from mcp_junction.upstream.link import Link, add_cause, find_cause
 from mcp_junction.upstream.negotiation import ServerQuirks
@@ -161,9 +161,7 @@ class Gate:
             return
         self.waiting += 1
         try:
-            await asyncio.wait_for(self._open.wait(), min(left, limit or left))
-        except TimeoutError:
-            pass
+            await wait_until_set(self._open, min(left, limit or left))
         finally:
             self.waiting -= 1
 

@@ -29,7 +29,7 @@ from mcp_junction.protocol.versions import (
 )
 from mcp_junction.resilience import backoff
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.tasks import TaskScope, resolve, wait_for_any
+from mcp_junction.tasks import TaskScope, resolve, wait_for_any, wait_until_set
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import new_flight
 from mcp_junction.upstream.handshake import ConnectPolicy, Greeting
@@ -120,9 +120,7 @@ class ServerListen:
         self._was_open = self._missed_changes = False
         self._tried.clear()
         self._tasks.supervise("listening", partial(self._run, link), is_vital=False)
-        try:
-            await asyncio.wait_for(self._tried.wait(), _FIRST_WAIT)
-        except TimeoutError:
+        if not await wait_until_set(self._tried, _FIRST_WAIT):
             self._missed_changes = True
 
     async def end(self) -> None:
@@ -162,7 +160,8 @@ class ServerListen:
         self._requests.append((uri, answer))
         self._changed.set()
         try:
-            return await asyncio.wait_for(answer, _ACKNOWLEDGE_WAIT)
+            async with asyncio.timeout(_ACKNOWLEDGE_WAIT):
+                return await answer
         except TimeoutError:
             self._wanted.discard(uri)
             return outcomes.timed_out(self.server, Delivery.UNKNOWN, _ACKNOWLEDGE_WAIT)

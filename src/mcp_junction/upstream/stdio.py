@@ -24,7 +24,7 @@ from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import era_of
 from mcp_junction.redaction.texts import keep_tail, redact_lines
 from mcp_junction.resilience.stalls import StallSweep
-from mcp_junction.tasks import wait_for_any
+from mcp_junction.tasks import wait_for_any, wait_until_set
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import explain_start_failure
 from mcp_junction.upstream.flight import WRITTEN, Flight
@@ -136,7 +136,11 @@ class StdioLink(MultiplexedLink):
             raise ServerError(self.server, Phase.STARTUP, message) from None
         for fd in (pipes.stdin, pipes.stdout):
             _enlarge_pipe(fd)
-        await self._connect_pipes(*pipes)
+        try:
+            await self._connect_pipes(*pipes)
+        except BaseException:  # nobody else knows of the process yet
+            self._ward.kill()
+            raise
 
     async def _connect_pipes(self, stdin: int, stdout: int, stderr: int) -> None:
         loop = asyncio.get_running_loop()
@@ -185,10 +189,7 @@ class StdioLink(MultiplexedLink):
         """How it ended, once its stderr is read too."""
         if self._ward is None or not await _within(self._ward.exited, _DRAIN):
             return LinkEnd("closed its output")
-        try:
-            await asyncio.wait_for(self._stderr_ended.wait(), _DRAIN)
-        except TimeoutError:
-            pass  # something it started still holds it
+        await wait_until_set(self._stderr_ended, _DRAIN)  # what it started may still hold it
         code = self._ward.exited.result()
         cause = find_cause(self.stderr_tail) if code else ""
         what = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
