@@ -45,7 +45,7 @@ from mcp_junction.telemetry.events import OutcomeName
 
 log = logging.getLogger("mcp_junction.audit")
 
-FLUSH: Final = 0.075
+FLUSH: Final = 0.04
 """Seconds for which entries are buffered. With what storing takes, it is 100 ms at most."""
 MOST: Final = 50_000
 """Entries that are buffered at most; more are counted as lost."""
