@@ -160,7 +160,7 @@ async def test_known_tools_stay_listed_while_nobody_is_signed_in(issuer, store):
         await world.credentials.log_out(world.source())
         upstream = world.junction.servers["crm"]
         upstream.link.mark_lost("the test")
-        await until(lambda: upstream.link is None and upstream.missing_credential is not None)
+        await until(lambda: upstream.error is not None and upstream.error.refuses_credentials)
         assert tools_of(world) == ["crm:whoami", "crm:write"]
         assert (await world.call()).code == SIGN_IN_NEEDED
 
