@@ -1,4 +1,4 @@
-"""``python -m mcp_junction`` is the program."""
+"""Runs the command line of ``mcp-junction`` for ``python -m mcp_junction``."""
 
 import sys
 

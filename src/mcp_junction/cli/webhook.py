@@ -1,4 +1,4 @@
-"""``mcp-junction webhook``: shows what the webhook was told; retries what was given up."""
+"""``mcp-junction webhook``: lists the deliveries of the webhook; retries those given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second models of search: MiniLM in the worker process, or an endpoint of embeddings.
+"""Optional embedding models of search: MiniLM in the worker process, or an endpoint.
 
 Both are an EmbeddingModel (``search/vectors.py``). What an endpoint answers is checked; nothing of
 it is quoted in an error.

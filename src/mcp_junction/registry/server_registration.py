@@ -1,4 +1,4 @@
-"""ServerRegistrar: registers a server together with the tools that it declares, as often as asked.
+"""ServerRegistrar: registers a server together with the tools that it declares.
 
 Each declared tool is checked: one without a usable name or with an invalid schema is rejected, the
 others are known from then on, whether the server has a connection yet or not. What the server lists

@@ -78,7 +78,7 @@ class JudgedCall(msgspec.Struct, frozen=True):
         return principal.claims.values if is_own else {}
 
 
-class _Decided(msgspec.Struct, frozen=True, gc=False):
+class _DecisionByRoute(msgspec.Struct, frozen=True, gc=False):
     """What was decided about calls of one principal by one route that carry nothing."""
 
     version: int
@@ -94,10 +94,10 @@ class _Decided(msgspec.Struct, frozen=True, gc=False):
     """Keeps these alive: it is found by their ids."""
 
 
-class _Judged(msgspec.Struct, frozen=True, gc=False):
+class _ConditionByRoute(msgspec.Struct, frozen=True, gc=False):
     """What was decided about such calls where one grant covers them, if they meet its condition."""
 
-    decided: _Decided
+    decided: _DecisionByRoute
     condition: GrantCondition
     grants: GrantSet
 
@@ -111,10 +111,10 @@ class Authorizer:
         self._policy = policy
         self._facts = facts
         self._now = now
-        self._decided: dict[tuple[int, int], _Decided] = {}
+        self._decided: dict[tuple[int, int], _DecisionByRoute] = {}
         """What was decided by the policy and the settings of tools as they were last."""
         self._decided_by = 0, 0
-        self._judged: dict[tuple[int, int], _Judged] = {}
+        self._judged: dict[tuple[int, int], _ConditionByRoute] = {}
         """The same where a condition has to be met by each call."""
 
     def decide(
@@ -216,8 +216,8 @@ class Authorizer:
         until = FOREVER if grant.expires_at is None else grant.expires_at
         by = call.policy_version, self._facts.settings.generation
         kind, made_of = call.address.kind, (principal, route)
-        decided = _Decided(*by, now, until, kind, facts, decision, made_of)
-        self._judged[id(principal), id(route)] = _Judged(decided, condition, grants)
+        decided = _DecisionByRoute(*by, now, until, kind, facts, decision, made_of)
+        self._judged[id(principal), id(route)] = _ConditionByRoute(decided, condition, grants)
 
     def _authorize_anew(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         """Ask the policy about a call, and keep the answer where that is good for the next one."""
@@ -237,7 +237,7 @@ class Authorizer:
                     self._decided.clear()
                     self._decided_by = by
                 principal = call.caller.principal
-                self._decided[id(principal), id(route)] = _Decided(
+                self._decided[id(principal), id(route)] = _DecisionByRoute(
                     *by, now, decision.valid_until, kind, facts, decision, (principal, route)
                 )
             elif decision.allowed and self._policy.conditional and route.item is not None:

@@ -166,7 +166,7 @@ def _show_end(record: ApprovalRecord, now: float) -> str:
 
 
 def _write_forms(form: str, is_revealed: bool) -> str:
-    """Write what can be done about a request. Enter in the note does nothing of it."""
+    """Write the forms of a request: approve, deny, reveal. Enter in the note submits none."""
     signed = f'<input type="hidden" name="form" value="{form}">'
     written = (
         f'<form method="post">{signed}<label for="note">Why (it is told to the agent)</label>'
