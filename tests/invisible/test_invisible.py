@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.invisible.questions import Questions
 from tests.invisible.trouble import Trouble
-from tests.invisible.twins import ACKNOWLEDGED, EVENTS, Question, Twins
+from tests.invisible.twins import ACKNOWLEDGED, EVENTS, Question, Twins, plain
 from tests.invisible.worlds import RESOURCES, TOOLS, WorldMaker
 from tests.registry.toolbox import until
 
@@ -69,8 +69,9 @@ class Comparison:
             await until(gateway.has_heard)
         one, two = (gateway.heard for gateway in self.twins.gateways)
         for name in one.keys() - {EVENTS}:
-            if one[name] != two[name]:
-                self.differences.append(f"{name} heard {one[name]}, without {two[name]}")
+            heard, without = [*map(plain, one[name])], [*map(plain, two[name])]
+            if heard != without:
+                self.differences.append(f"{name} heard {heard}, without {without}")
 
         for gateway in self.twins.gateways:
             registry = gateway.served.registry
