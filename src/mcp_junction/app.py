@@ -195,7 +195,7 @@ class Junction:
             PipelineParts(
                 self.clock,
                 self._deadlines,
-                EraLinks(resume, self._deadlines),
+                EraLinks(resume, self._deadlines, self.tasks),
                 resume,
                 ResolveTask(self.parked_calls.seal),
                 OwnTools(self.tool_search),

@@ -51,6 +51,22 @@ async def test_no_two_flights_of_the_process_have_one_id():
     assert len(set(ids)) == 100
 
 
+async def test_an_answer_that_cannot_be_adapted_fails_its_call_and_not_the_link(talk):
+    """The lines behind it are read, too."""
+
+    def refuse(caller, outcome):
+        raise ValueError("not this one")
+
+    one, two = talk.fly(), talk.fly()
+    one.adapt = two.adapt = refuse
+    talk.hear(b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32002,"message":"?"}}' % one.wire_id)
+    talk.answer(two, b'{"n":2}')
+    with pytest.raises(ValueError, match="not this one"):
+        await one.future
+    # What a handshake server answers is given its envelope by the listener.
+    assert bytes((await two.future).payload) == b'{"n":2}'
+
+
 async def test_a_batch_is_taken_message_by_message(talk):
     """Servers of 2025-03-26 may write one."""
     one, two = talk.fly(), talk.fly()

@@ -8,7 +8,7 @@ from msgspec import Raw
 from tests.upstream.dialogue import Dialogue, Listening
 
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST, Era
+from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_REQUEST
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Outcome
 
@@ -51,7 +51,7 @@ async def test_a_ping_is_answered_at_once(talk):
 @pytest.mark.parametrize("method", ["ping", "sampling/createMessage", "roots/list"])
 async def test_a_stateless_server_may_not_ask_anything(talk, method):
     caller = Listening("caller")
-    talk.multiplexer.era = Era.STATELESS
+    talk.multiplexer.is_stateless = True
     talk.fly(caller=caller)
     talk.written()
     talk.hear(b'{"jsonrpc":"2.0","id":7,"method":"%b"}' % method.encode())

@@ -8,7 +8,7 @@ attempt, not the call.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -63,8 +63,12 @@ class Attempt(msgspec.Struct, eq=False):
         params: dict[str, Raw],
         headers: bytes = b"",
         loop: asyncio.AbstractEventLoop | None = None,
+        adapt: Callable[[Attempt, Outcome], Outcome] | None = None,
     ) -> asyncio.Future[Outcome]:
-        """Send a request with our own progress token; the future is its end."""
+        """Send a request with our own progress token; the future is its end.
+
+        ``adapt`` adapts the outcome to the client's era.
+        """
         call, wire_id = self.call, new_wire_id()
         if call.progress_token is not None:
             params["_meta"] = envelope.with_progress_token(params["_meta"], wire_id)
@@ -72,6 +76,7 @@ class Attempt(msgspec.Struct, eq=False):
         future = (loop or asyncio.get_running_loop()).create_future()
         text, target = encode.dumps(params), self.route.canonical
         flight = Flight(call.method, future, wire_id, self, text, headers, call.attempts, target)
+        flight.adapt = adapt
         if call.ended_by is not None:
             flight.end(call.ended_by)
         else:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from mcp_junction.calls.attempt import Attempt, timeout_of
-from mcp_junction.calls.call import Call
+from mcp_junction.calls.call import Call, answer_with
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.methods import ASKING, OF_TASKS
 from mcp_junction.catalog.items import Route
@@ -75,25 +77,32 @@ class StatelessAdapter:
         self._parked_calls = parked_calls
         self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
+        self._adapt = self._seal_outcome
 
-    async def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Outcome:
+    def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Awaitable[Outcome]:
         params = attempt.params()
         if attempt.call.resumed_state is not None:
             params["requestState"] = attempt.call.resumed_state
-        outcome = await attempt.fly(link, params, headers_for(attempt, upstream), self._loop)
+        is_local = upstream.definition.transport == "stdio"
+        headers = b"" if is_local else headers_for(attempt, upstream)
+        return attempt.fly(link, params, headers, self._loop, self._adapt)
+
+    def _seal_outcome(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        """Seal what the client gets to keep: the state of a question, the id of a task."""
         if outcome.kind is not RESULT:
-            return attempt.finish(outcome)
-        payload = outcome.payload
-        if attempt.call.method in ASKING:
+            return outcome
+        method, payload = attempt.call.method, outcome.payload
+        if method in ASKING:
             kind = envelope.result_type(payload)
+            if kind is envelope.COMPLETE:
+                return outcome
             if kind == envelope.INPUT_REQUIRED:
                 return attempt.finish(self._seal_state(attempt, payload))
             if kind == envelope.TASK:
-                payload = self._seal_task(attempt, payload)
-        elif attempt.call.method in OF_TASKS:
-            payload = _with_client_task(attempt, payload)
-        call = attempt.call
-        return Outcome(RESULT, payload, None, call.attempts, attempt.route.canonical, True)
+                return replace(outcome, payload=self._seal_task(attempt, payload))
+        elif method in OF_TASKS:
+            return replace(outcome, payload=_with_client_task(attempt, payload))
+        return outcome
 
     def _seal_task(self, attempt: Attempt, payload: Raw | bytes) -> Raw | bytes:
         """The server goes on with the call as a task: seal the id that the client is given."""
@@ -175,7 +184,8 @@ class ParkingAttempt(Attempt):
     """
 
     is_asked: ClassVar[bool] = False
-    parked: ParkedCall | None = None
+    suspend: Callable[[ParkingAttempt, ParkedCall, asyncio.Future[Outcome]], None] | None = None
+    """Answers the client with the first question; the future is what its request waits for."""
 
     @property
     def session(self) -> object:
@@ -186,10 +196,12 @@ class ParkingAttempt(Attempt):
         """Take the first question; the parked call takes the others."""
         call, flight = self.call, self.flight
         assert flight is not None, "a server is called before it asks"
+        assert self.suspend is not None
         askable: frozenset[str] = call.caller.questions if call.method in ASKING else frozenset()
-        self.parked = ParkedCall(call.user, askable, flight=flight, waiting=self)
-        flight.caller = self.parked
-        return self.parked.park(method, params, answer)
+        parked = ParkedCall(call.user, askable, flight=flight, waiting=self)
+        parked.suspend = partial(self.suspend, self, parked)
+        flight.caller = parked
+        return parked.park(method, params, answer)
 
 
 class StatelessToHandshakeAdapter:
@@ -197,12 +209,15 @@ class StatelessToHandshakeAdapter:
 
     attempt = ParkingAttempt
 
-    def __init__(self, resume: Resume) -> None:
+    def __init__(self, resume: Resume, tasks: TaskScope) -> None:
         self._resume = resume
+        self._tasks = tasks
         self._loop = asyncio.get_running_loop()
+        self._suspend = self._begin_suspending
 
-    async def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Outcome:
-        assert isinstance(attempt, ParkingAttempt)
+    def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Awaitable[Outcome]:
+        assert type(attempt) is ParkingAttempt
+        attempt.suspend = self._suspend
         call, params = attempt.call, attempt.params()
         if call.has_plain_meta:  # as nearly all have
             del params["_meta"]
@@ -211,18 +226,36 @@ class StatelessToHandshakeAdapter:
         if "requestState" in params or "inputResponses" in params or call.method in OF_TASKS:
             refused = _refuse(attempt, params)
             if refused is not None:
-                return attempt.finish(refused)
+                return answer_with(attempt.finish(refused))
         level = call.log_level
         if level is not None and upstream.log_level != LOG_LEVELS[level]:
-            # Messages below the call's own level are dropped when they come.
-            await wait_unless(call.ending, upstream.set_log_level(LOG_LEVELS[level]))
-        outcome = await attempt.fly(link, params, b"", self._loop)
-        parked = attempt.parked
-        if parked is None:
-            return outcome if outcome.kind is RESULT else in_stateless_era(outcome)
-        attempt.parked = None
+            return self._send_with_level(attempt, upstream, link, params, LOG_LEVELS[level])
+        return attempt.fly(link, params, b"", self._loop, _adapt_error)
+
+    async def _send_with_level(
+        self, attempt: Attempt, upstream: Upstream, link: Link, params: dict[str, Raw], level: str
+    ) -> Outcome:
+        """Have the server log what the call wants to hear; what others want not is dropped."""
+        await wait_unless(attempt.call.ending, upstream.set_log_level(level))
+        return await attempt.fly(link, params, b"", self._loop, _adapt_error)
+
+    def _begin_suspending(
+        self, attempt: ParkingAttempt, parked: ParkedCall, waiting: asyncio.Future[Outcome]
+    ) -> None:
+        self._tasks.spawn(self._suspend_call(attempt, parked, waiting))
+
+    async def _suspend_call(
+        self, attempt: ParkingAttempt, parked: ParkedCall, waiting: asyncio.Future[Outcome]
+    ) -> None:
+        """Answer the request that waits with what the server asks, or how the call ended."""
         await asyncio.sleep(0)  # questions that come together are asked together
-        return await self._resume.wait(attempt, parked)
+        outcome = await self._resume.wait(attempt, parked)
+        if not waiting.done():
+            waiting.set_result(outcome)
+
+
+def _adapt_error(_: object, outcome: Outcome) -> Outcome:
+    return in_stateless_era(outcome)
 
 
 def _refuse(attempt: Attempt, params: dict[str, Raw]) -> Outcome | None:

@@ -27,7 +27,7 @@ from mcp_junction.eras.adapters import (
 )
 from mcp_junction.eras.resume import Resume
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS
-from mcp_junction.tasks import wait_unless
+from mcp_junction.tasks import TaskScope, wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.extra_links import MAX_POOLED
 from mcp_junction.upstream.handshake import Hello
@@ -41,34 +41,30 @@ _ERA_WAIT: Final = 5.0
 class EraLinks:
     """The one adapter of each pair of eras, and the choice among them."""
 
-    def __init__(self, resume: Resume, deadlines: Deadlines) -> None:
+    def __init__(self, resume: Resume, deadlines: Deadlines, tasks: TaskScope) -> None:
         self._handshake: Adapter = HandshakeAdapter()
         self._stateless: Adapter = StatelessAdapter(resume.parked_calls, deadlines)
         self._to_stateless: Adapter = HandshakeToStatelessAdapter()
-        self._to_handshake: Adapter = StatelessToHandshakeAdapter(resume)
+        self._to_handshake: Adapter = StatelessToHandshakeAdapter(resume, tasks)
         self._subscription: Adapter = SubscriptionAdapter()
 
     def adapter_for(self, call: Call, upstream: Upstream, link: Link) -> Adapter | None:
         """The adapter for a server's own link where there can be no other for this call."""
-        era = link.era
-        if era is call.caller.era:
+        era, callers = link.era, call.caller.era
+        if era is callers:
             if upstream.separates and upstream.is_isolated:
                 return None
             if era is HANDSHAKE:
                 return self._handshake
-        elif not self._is_only_link(call, upstream):
-            return None
-        elif era is HANDSHAKE:
-            return self._to_handshake
-        return self._subscription if call.method in SUBSCRIBING else self._adapter(call, link)
-
-    @staticmethod
-    def _is_only_link(call: Call, upstream: Upstream) -> bool:
-        """Whether a server of the other era has no link but the one that all share."""
-        definition, era = upstream.definition, call.caller.era
-        if era not in upstream.refused_eras or definition.isolation != "shared":
-            return False
-        return era is HANDSHAKE or definition.transport == "stdio"
+            same = self._stateless
+        else:
+            definition = upstream.definition
+            if callers not in upstream.refused_eras or definition.isolation != "shared":
+                return None
+            if era is HANDSHAKE:  # over HTTP the client may need a conversation of its own
+                return self._to_handshake if definition.transport == "stdio" else None
+            same = self._to_stateless
+        return self._subscription if call.method in SUBSCRIBING else same
 
     async def choose(self, call: Call, route: Route) -> Chosen | Outcome:
         """Choose the link that this caller has to take, once there is one."""

@@ -71,6 +71,8 @@ class ParkedCall(msgspec.Struct, eq=False):
     flight: Flight | None = None
     waiting: FlightCaller | None = None
     """The request that waits for it at the moment."""
+    suspend: Callable[[asyncio.Future[Outcome]], None] | None = None
+    """Answers the first request, which waits for the future of the flight itself."""
     questions: dict[str, Question] = {}
     attempts: int = 0
     left: float | None = None
@@ -204,7 +206,11 @@ class ParkedCall(msgspec.Struct, eq=False):
             return
         self.waiting = None
         waiting, flight.future = flight.future, asyncio.get_running_loop().create_future()
-        waiting.set_result(ASKED)
+        if self.suspend is not None:
+            self.suspend(waiting)
+            self.suspend = None
+        else:
+            waiting.set_result(ASKED)
 
 
 SWEEP_EVERY: Final = 1.0

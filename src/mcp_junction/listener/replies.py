@@ -186,9 +186,7 @@ class ResultWriter:
         self._read_envelope = ResultEnvelope(server, b'"ttlMs":0,"cacheScope":"private",')
 
     def result(self, method: str, frame_id: bytes, outcome: Outcome) -> bytes:
-        """Write a result as a frame; one of a stateless server stays as it is."""
-        if outcome.is_enveloped:
-            return encode.result(frame_id, outcome.payload)
+        """Write a result of a handshake server as a frame."""
         text = _join((outcome.payload,))
         envelope = self._envelope if method != READ else self._read_envelope
         if has_no_envelope(text):

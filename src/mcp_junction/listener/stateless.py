@@ -38,7 +38,7 @@ from mcp_junction.listener.replies import (
 )
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
-from mcp_junction.protocol import frames, param_headers
+from mcp_junction.protocol import encode, frames, param_headers
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
@@ -181,7 +181,11 @@ class StatelessDispatcher:
         finally:
             del self.running[key]
         if outcome.kind is RESULT:
-            rest = channel.end(self._results.result(call.method, frame_id, outcome))
+            if outcome.is_enveloped:  # a stateless server's own stays as it is
+                frame = encode.result(frame_id, outcome.payload)
+            else:
+                frame = self._results.result(call.method, frame_id, outcome)
+            rest = channel.end(frame)
         else:
             reply = reply_to(frame_id, outcome, channel.correlation_id)
             rest = channel.end_with(frame_id, reply)

@@ -165,7 +165,7 @@ class TestParts:
         self.register = Subscriptions()
         self.parked_calls = ParkedCalls(clock, Seal(), PARKED_SECONDS, 1000, record)
         self.resume = Resume(self.parked_calls, self.deadlines)
-        self.links = EraLinks(self.resume, self.deadlines)
+        self.links = EraLinks(self.resume, self.deadlines, TaskScope("suspended calls"))
         self.search = ToolSearch(TaskScope("search"), catalog or Catalog())
         self.parts = PipelineParts(
             clock,

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.items import ListItem, ServerLists
@@ -31,7 +32,7 @@ from mcp_junction.upstream.events import Inbox, ServerListeners, ServerSink
 from mcp_junction.upstream.flight import Flight, FlightState
 from mcp_junction.upstream.handshake import ConnectPolicy, Hello
 from mcp_junction.upstream.link import Link, LinkEnd
-from mcp_junction.upstream.outcome import Outcome
+from mcp_junction.upstream.outcome import RESULT, Outcome
 from mcp_junction.upstream.state import ServerState
 from mcp_junction.upstream.upstream import Upstream
 
@@ -113,7 +114,8 @@ class FakeLink(Link):
         self.flights.append(flight)
         answer = self.script(flight)
         if answer is not None:
-            flight.end(answer)
+            is_enveloped = answer.kind is RESULT and self.era is Era.STATELESS
+            flight.end(replace(answer, is_enveloped=True) if is_enveloped else answer)
 
     def cancel(self, flight: Flight, reason: str) -> None:
         self.cancelled.append((flight, reason))

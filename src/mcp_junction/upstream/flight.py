@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from mcp_junction.policy.principal import Principal
 from mcp_junction.resilience.failures import Failure
-from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
 _wire_ids = itertools.count(1)
 
@@ -110,6 +110,10 @@ class Flight(msgspec.Struct, eq=False):
     """The TokenSource of its requests, where the server has credentials."""
     failure: Failure | None = None
     """What the status of an HTTP response says, if an error is in its body."""
+    adapt: Callable[[Any, Outcome], Outcome] | None = None
+    """Adapts its outcome to the era of its caller, which it is given, too; None leaves it.
+
+    It is not asked for results of handshake servers: listeners give them their envelope."""
 
     @property
     def delivery(self) -> Delivery:
@@ -128,10 +132,18 @@ class Flight(msgspec.Struct, eq=False):
         self.state = DONE
         if outcome.attempts != self.attempts:
             outcome = outcome.counted(self.attempts, self.target)
+        caller, future = self.caller, self.future
         # Both refer to us: a reference cycle would keep a large call until the next collection.
         self.caller = self.carrier = None
-        if not self.future.done():
-            self.future.set_result(outcome)
+        if future.done():
+            return
+        if self.adapt is not None and (outcome.is_enveloped or outcome.kind is not RESULT):
+            try:
+                outcome = self.adapt(caller, outcome)
+            except Exception as error:  # noqa: BLE001 - the call fails, not the link
+                future.set_exception(error)
+                return
+        future.set_result(outcome)
 
     def abandon(self, outcome: Outcome, reason: str) -> None:
         """End it ourselves, and tell the server."""

@@ -23,8 +23,6 @@ from mcp_junction.protocol.versions import (
     INVALID_REQUEST,
     LOG_MESSAGE,
     METHOD_NOT_FOUND,
-    STATELESS,
-    Era,
 )
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
@@ -53,8 +51,8 @@ class Multiplexer:
     """The flights of one link, by wire id, and what the server asks while they last."""
 
     __slots__ = (
-        "_has_mixed_lines", "_listener", "_pending", "_questions", "_write", "era", "flights",
-        "noise", "server", "stray", "users",
+        "_has_mixed_lines", "_listener", "_pending", "_questions", "_write", "flights",
+        "is_stateless", "noise", "server", "stray", "users",
     )  # fmt: skip
 
     def __init__(self, server: str, write: Callable[[bytes], None], listener: LinkListener) -> None:
@@ -65,7 +63,8 @@ class Multiplexer:
         self._questions = TaskScope(f"questions of {server}")
         self._pending: dict[bytes, Withdrawable] = {}
         self.users = LinkUsers()
-        self.era = Era.HANDSHAKE
+        self.is_stateless = False
+        """Whether the server is of the stateless era; so its results have an envelope."""
         self.noise = 0
         """How many lines were not frames."""
         self.stray = b""
@@ -142,7 +141,8 @@ class Multiplexer:
         if answer is not None:  # as nearly always
             flight = self.flights.pop(answer[0], None)
             if flight is not None:
-                flight.end(Outcome(RESULT, answer[1], None, flight.attempts, flight.target))
+                attempts, target = flight.attempts, flight.target
+                flight.end(Outcome(RESULT, answer[1], None, attempts, target, self.is_stateless))
                 return
         self._handle_frame(line, on)
 
@@ -194,7 +194,8 @@ class Multiplexer:
         elif frame.error:
             flight.end(outcomes.refused(frame.error, flight.failure))
         else:
-            flight.end(Outcome(RESULT, frame.result, None, flight.attempts, flight.target))
+            attempts, target = flight.attempts, flight.target
+            flight.end(Outcome(RESULT, frame.result, None, attempts, target, self.is_stateless))
 
     def _handle_overlong(self, line: Overlong) -> None:
         limit = f"the limit of {line.limit} on a line (max_line_bytes)"
@@ -260,7 +261,7 @@ class Multiplexer:
         if frame.method in _OPENINGS and frame_id in self.flights:
             why = "it sends back what it is sent: it is no MCP server"
             self.fail(self.flights[frame_id], outcomes.failed(INVALID_REQUEST, why))
-        elif self.era is STATELESS:
+        elif self.is_stateless:
             why = f"{frame.method}: a server of this version asks nothing"
             self._write(outcomes.failed(INVALID_REQUEST, why).frame(frame_id))
         elif frame.method == "ping":
@@ -380,5 +381,5 @@ class MultiplexedLink(Link):
         self.multiplexer.cancel(flight, reason)
 
     def notify(self, method: str, params: Raw | bytes = b"") -> None:
-        if self.era is not STATELESS:
+        if not self.multiplexer.is_stateless:
             self.multiplexer.notify(method, params)

@@ -21,7 +21,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
-from mcp_junction.protocol.versions import era_of
+from mcp_junction.protocol.versions import STATELESS, era_of
 from mcp_junction.redaction.texts import keep_tail, redact_lines
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import wait_for_any, wait_until_set
@@ -196,7 +196,8 @@ class StdioLink(MultiplexedLink):
         return LinkEnd(what, code, cause)
 
     async def begin_session(self, protocol_version: str) -> None:
-        self.era = self.multiplexer.era = era_of(protocol_version)
+        self.era = era_of(protocol_version)
+        self.multiplexer.is_stateless = self.era is STATELESS
         self.notify("notifications/initialized")
 
     async def wait_closed(self) -> None:

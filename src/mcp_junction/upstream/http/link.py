@@ -177,7 +177,8 @@ class HttpLink(RemoteLink):
 
     async def begin_session(self, protocol_version: str) -> None:
         self._version_header = b"mcp-protocol-version: %b\r\n" % protocol_version.encode()
-        self.era = self.multiplexer.era = era_of(protocol_version)
+        self.era = era_of(protocol_version)
+        self.multiplexer.is_stateless = self.era is STATELESS
         if self.era is HANDSHAKE:
             await self._send_initialized()
 
