@@ -76,7 +76,8 @@ class Attempt(msgspec.Struct, eq=False):
         future = (loop or asyncio.get_running_loop()).create_future()
         text, target = encode.dumps(params), self.route.canonical
         flight = Flight(call.method, future, wire_id, self, text, headers, call.attempts, target)
-        flight.adapt = adapt
+        if adapt is not None:
+            flight.adapt = adapt
         if call.ended_by is not None:
             flight.end(call.ended_by)
         else:

@@ -20,7 +20,7 @@ from mcp_junction.calls.methods import ALL_METHODS, OF_TASKS, SUBSCRIBING
 from mcp_junction.calls.stages.authorize import authorize
 from mcp_junction.calls.stages.forward import Forward
 from mcp_junction.calls.stages.record import RecordCall
-from mcp_junction.calls.stages.resolve import resolve
+from mcp_junction.calls.stages.resolve import ResolveCall
 from mcp_junction.calls.stages.subscribe import Subscribe, Subscriptions
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.upstream.outcome import Outcome
@@ -115,7 +115,7 @@ def stages_of(parts: PipelineParts) -> list[PlacedStage]:
     record = RecordCall(parts.clock, parts.deadlines, parts.sinks, parts.ask_client)
     listed: list[tuple[str, Stage | None, Collection[str], bool]] = [
         ("record", record, ALL_METHODS, True),
-        ("resolve", resolve, _NOT_OF_TASKS, True),
+        ("resolve", ResolveCall(), _NOT_OF_TASKS, True),
         ("resolve_task", parts.resolve_task, OF_TASKS, True),
         (_AUTHORIZE, governed.authorize or authorize, ALL_METHODS, True),
         ("own", parts.own, (CALL_TOOL,), False),

@@ -90,7 +90,7 @@ def read_answer(data: bytes) -> tuple[bytes, Raw] | None:
     A frame that ``frames.decode`` refuses is not a usual one, unless for its id, which is of no
     request then. This is on the path of every call.
     """
-    if len(data) >= SMALL or _RESULT not in data[:_HEAD]:
+    if len(data) >= SMALL or data.find(_RESULT, 0, _HEAD) < 0:
         return None
     try:
         if not data.isascii():

@@ -134,7 +134,9 @@ class Flight(msgspec.Struct, eq=False):
             outcome = outcome.counted(self.attempts, self.target)
         caller, future = self.caller, self.future
         # Both refer to us: a reference cycle would keep a large call until the next collection.
-        self.caller = self.carrier = None
+        self.caller = None
+        if self.carrier is not None:
+            self.carrier = None
         if future.done():
             return
         if self.adapt is not None and (outcome.is_enveloped or outcome.kind is not RESULT):

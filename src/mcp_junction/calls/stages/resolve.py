@@ -31,6 +31,18 @@ _QUOTED = 200
 _SHOWN_CANDIDATES = 20
 
 
+class ResolveCall:
+    """The stage. Nearly all calls come with the route of a request like them."""
+
+    def bind(self, following: Handler) -> Handler:
+        def resolve_call(call: Call) -> Awaitable[Outcome]:
+            if call.route is not None and call.ended_by is None:
+                return following(call)
+            return resolve(call, following)
+
+        return resolve_call
+
+
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
     """Find the route of a call, unless it was remembered; refuse an unknown name."""
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up

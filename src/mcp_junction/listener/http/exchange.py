@@ -21,6 +21,7 @@ log = logging.getLogger("mcp_junction.http")
 STATUS: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 _BODILESS = (204, 304)
 _LARGE = 64 * 1024
+_SIZE: Final = b"\r\ncontent-length: "
 
 
 class ClientConnection(Protocol):
@@ -93,18 +94,21 @@ class AsgiExchange(msgspec.Struct, eq=False):
         """Whether the connection is from a process of our own user on this machine."""
         return self._connection.is_own_peer
 
-    def respond(self, head: bytes, body: bytes) -> None:
-        """Write a whole response; ``head`` is status line and headers without the blank line."""
+    def respond(self, head: bytes, correlation_id: str, body: bytes) -> None:
+        """Write a whole response.
+
+        ``head`` is the status line and headers; with a correlation id it ends with the name of its
+        header. The line break after it is added.
+        """
         if self.is_gone or self._started:
             return
-        self._started = True
+        self._started = self.complete = True
+        told, size = correlation_id.encode(), b"%d" % len(body)
         end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if len(body) < _LARGE:
-            self._connection.write(b"%bcontent-length: %d%b%b" % (head, len(body), end, body))
+            self._connection.write(b"".join((head, told, _SIZE, size, end, body)))
         else:
-            head = b"%bcontent-length: %d%b" % (head, len(body), end)
-            self._connection.write_parts((head, body))
-        self.complete = True
+            self._connection.write_parts((b"".join((head, told, _SIZE, size, end)), body))
         self._connection.finish(self)
 
     def disconnect(self) -> None:

@@ -24,9 +24,10 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.versions import INVALID_REQUEST, SERVER_UNAVAILABLE
 from mcp_junction.tasks import TaskScope
 
-_JSON: Final = b"content-type: application/json\r\n"
+_JSON: Final = b"content-type: application/json"
 _OK: Final = STATUS[200] + _JSON
-_OK_CORRELATED: Final = _OK + b"x-correlation-id: "
+_CORRELATED: Final = b"\r\nx-correlation-id: "
+_OK_CORRELATED: Final = _OK + _CORRELATED
 
 
 class StreamKeeper(Protocol):
@@ -113,11 +114,10 @@ class HttpReply(msgspec.Struct, eq=False):
         exchange = self._exchange
         if exchange is None or self.stream is not None:
             return self.end_with(b"", Reply(frame))
-        exchange.when_gone = None  # it holds the reply, which holds it
-        if self.correlation_id:
-            exchange.respond(_OK_CORRELATED + self.correlation_id.encode() + b"\r\n", frame)
-        else:
-            exchange.respond(_OK, frame)
+        if exchange.when_gone is not None:
+            exchange.when_gone = None  # it holds the reply, which holds it
+        correlation_id = self.correlation_id
+        exchange.respond(_OK_CORRELATED if correlation_id else _OK, correlation_id, frame)
         return None
 
     def end_with(self, frame_id: bytes, reply: Reply | None) -> Coroutine[Any, Any, None] | None:
@@ -132,8 +132,9 @@ class HttpReply(msgspec.Struct, eq=False):
             reply = Reply(reply.frame)  # in the handshake era an error is an answer like any other
         if self._exchange is None or reply.retry_after or not reply.frame:
             return respond(self._send, reply, self._correlation())
-        lines = [b"%b: %b\r\n" % pair for pair in self._correlation()]
-        self._exchange.respond(b"".join((STATUS[reply.status], _JSON, *lines)), reply.frame)
+        named = _CORRELATED if self.correlation_id else b""
+        head = b"".join((STATUS[reply.status], _JSON, named))
+        self._exchange.respond(head, self.correlation_id, reply.frame)
         return None
 
     def _correlation(self) -> list[tuple[bytes, bytes]]:

@@ -135,6 +135,7 @@ class SessionRegistry:
         self, clock: Clock, idle_seconds: float, closed: Callable[[Session], None]
     ) -> None:
         self._clock = clock
+        self._now = clock.now
         self._idle_seconds = idle_seconds
         self._closed = closed
         self._sessions: dict[str, HttpSession] = {}
@@ -148,7 +149,7 @@ class SessionRegistry:
 
     def add(self, session_id: str, session: Session, endpoint: Endpoint) -> HttpSession:
         """Add a new session; at the principal's limit its oldest session ends."""
-        found = HttpSession(session_id, session, endpoint, self._clock.now())
+        found = HttpSession(session_id, session, endpoint, self._now())
         self._sessions[session_id] = found
         session.id = session_id
         oldest = session.usage.sessions.add(found, self._is_in_use)
@@ -159,7 +160,7 @@ class SessionRegistry:
     def _is_in_use(self, found: HttpSession) -> bool:
         """Whether a session was used since the last check, or somebody waits for it."""
         was_used = found.last_used > found.checked_at
-        found.checked_at = self._clock.now()
+        found.checked_at = self._now()
         return was_used or not found.is_idle
 
     def find(self, session_id: str, principal: Principal, endpoint: Endpoint) -> HttpSession | None:
@@ -171,7 +172,7 @@ class SessionRegistry:
             return None
         if found.session.principal is not principal and found.session.principal != principal:
             return None
-        found.last_used = self._clock.now()
+        found.last_used = self._now()
         return found
 
     def remove(self, found: HttpSession, reason: str) -> None:
@@ -203,7 +204,7 @@ class SessionRegistry:
 
     def sweep(self) -> None:
         """End sessions that have been idle for too long, and drop delivered streams."""
-        oldest = self._clock.now() - self._idle_seconds
+        oldest = self._now() - self._idle_seconds
         for found in list(self._sessions.values()):
             found.forget_delivered()
             if found.last_used < oldest and found.is_idle:
