@@ -66,6 +66,12 @@ def test_tasks_are_spawned_by_their_owner_only():
     assert allowed == made
 
 
+def test_single_requests_are_made_by_fetch_alone():
+    """Whoever makes an exchange of its own keeps its own rules on redirects, size and time."""
+    deriving = [place for place, text in TEXTS.items() if "(HttpExchange):" in text]
+    assert [place for place in deriving if not place.startswith("upstream/http/")] == []
+
+
 def test_help_loads_only_what_parsing_needs():
     program = (
         "from mcp_junction.cli.main import main\n"

@@ -7,7 +7,7 @@ from tests.credentials.world import entry, running, text_of
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.flow import OAuthFlow
-from mcp_junction.credentials.http import MAX_BODY, OAuthHttp, find_permissions
+from mcp_junction.credentials.http import OAuthHttp, find_permissions
 from mcp_junction.errors import NotFound, OAuthError
 from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.oauth.registration import OAuthClient
@@ -15,6 +15,7 @@ from mcp_junction.protocol.versions import SIGN_IN_NEEDED
 from mcp_junction.store import credentials as tables
 from mcp_junction.testing.issuer import FakeIssuer, Fault
 from mcp_junction.upstream.http.dialer import Dialer
+from mcp_junction.upstream.http.fetch import MAX_BODY
 
 pytestmark = pytest.mark.timeout(60)
 INSIDE = (
@@ -227,7 +228,7 @@ async def test_a_client_of_its_own_shows_its_secret_to_one_issuer(issuer):
 @pytest.mark.parametrize(
     ("path", "fault", "why"),
     [
-        ("/meta", Fault(200, body="x" * (MAX_BODY + 1)), "over 1 MiB"),
+        ("/meta", Fault(200, body="x" * (MAX_BODY + 1)), f"over the limit of {MAX_BODY} bytes"),
         (
             "/.well-known/oauth-authorization-server",
             Fault(200, body="[" * 100_000),

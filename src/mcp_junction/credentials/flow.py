@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.config.auth import CLIENT_CREDENTIALS, WIF, ServerAuth, effective_auth
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import UrlTarget, parse_url
-from mcp_junction.credentials.http import HttpAnswer, OAuthHttp, find_permissions
+from mcp_junction.credentials.http import OAuthHttp, find_permissions
 from mcp_junction.errors import OAuthError
 from mcp_junction.oauth.discovery import (
     ISSUER,
@@ -47,6 +47,7 @@ from mcp_junction.oauth.tokens import STEP as TOKEN
 from mcp_junction.oauth.tokens import TokenAnswer, read_token_answer
 from mcp_junction.upstream.http.connection import Connection
 from mcp_junction.upstream.http.dialer import Dialer, Sockets, TlsFiles
+from mcp_junction.upstream.http.fetch import FetchedResponse
 
 REVOCATION: Final = "revocation"
 TOKEN_EXCHANGE_GRANT: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
@@ -157,7 +158,7 @@ class OAuthFlow:
         answer = await self._post_as(client, issuer, TOKEN, endpoint, form)
         host = _host(endpoint)
         return read_token_answer(
-            answer.status, answer.kind, answer.body, host, time.time(),
+            answer.status, answer.content_type, answer.body, host, time.time(),
             refresh=refresh, scopes=scopes,
         )  # fmt: skip
 
@@ -216,7 +217,7 @@ class OAuthFlow:
 
     async def _post_as(
         self, client: OAuthClient, issuer: str, step: str, endpoint: str, form: dict[str, str]
-    ) -> HttpAnswer:
+    ) -> FetchedResponse:
         """POST a form with the proof of who we are. Raises OAuthError."""
         assertion = ""
         if client.method == JWT:

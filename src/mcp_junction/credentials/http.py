@@ -1,12 +1,12 @@
 """OAuthHttp: single requests to metadata documents and OAuth endpoints, under strict rules.
 
-No redirects, bounded bodies and time. A server's metadata may name any address: loopback and
-private ones are asked only where the server itself is there, or the operator named the issuer.
+Each is one ``fetch``: no redirects, bounded bodies and time. A server's metadata may name any
+address: loopback and private ones are asked only where the server itself is there, or the operator
+named the issuer.
 """
 
 from __future__ import annotations
 
-import asyncio
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlencode
@@ -17,27 +17,11 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.config.urls import parse_address, parse_url
 from mcp_junction.errors import AddressRefused, OAuthError
 from mcp_junction.policy.outgoing import Permissions, Reach, classify_address
-from mcp_junction.tasks import resolve as settle
-from mcp_junction.upstream.http.connection import Connection, HttpExchange, parse_target
 from mcp_junction.upstream.http.dialer import Dialer, Resolve, resolve
+from mcp_junction.upstream.http.fetch import TIMEOUT, FetchedResponse, fetch
 
-TIMEOUT: Final = 10.0
-MAX_BODY: Final = 1024 * 1024
 _FORM: Final = "application/x-www-form-urlencoded"
 _OUTAGES: Final = (408, 425, 429)
-
-
-class HttpAnswer(msgspec.Struct, frozen=True):
-    """The response to one request."""
-
-    status: int
-    kind: str
-    body: bytes
-
-    @property
-    def is_outage(self) -> bool:
-        """Whether it says nothing but that the other side does not work now."""
-        return self.status >= 500 or self.status in _OUTAGES
 
 
 class OAuthHttp:
@@ -46,75 +30,41 @@ class OAuthHttp:
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer
 
-    async def get(self, step: str, url: str) -> HttpAnswer:
+    async def get(self, step: str, url: str) -> FetchedResponse:
         """GET a document. Raises OAuthError, also for an answer that shows an outage."""
         answer = await self._send(step, "GET", url, {}, b"")
-        if answer.is_outage:
+        if answer.status >= 500 or answer.status in _OUTAGES:
             host = parse_url(url).host
             raise OAuthError(step, host, f"it answered HTTP {answer.status}", "", answer.status)
         return answer
 
     async def post_form(
         self, step: str, url: str, form: dict[str, str], headers: dict[str, str]
-    ) -> HttpAnswer:
+    ) -> FetchedResponse:
         """POST a form. Raises OAuthError when there is no answer."""
         sent = {"content-type": _FORM, **headers}
         return await self._send(step, "POST", url, sent, urlencode(form).encode())
 
-    async def post_json(self, step: str, url: str, value: object) -> HttpAnswer:
+    async def post_json(self, step: str, url: str, value: object) -> FetchedResponse:
         """POST a JSON value. Raises OAuthError when there is no answer."""
         sent = {"content-type": "application/json"}
         return await self._send(step, "POST", url, sent, msgspec.json.encode(value))
 
     async def _send(
         self, step: str, method: str, url: str, headers: dict[str, str], body: bytes
-    ) -> HttpAnswer:
+    ) -> FetchedResponse:
+        """Send one request; an error names the step and the host, and nothing that was sent."""
         host = "an unreadable address"
         try:
-            where = parse_target(url)
-            host = where.host
-            async with asyncio.timeout(TIMEOUT):
-                connection = await self._dialer.dial(where, lambda: Connection(_ignore, _ignore))
-                own = {"accept": "application/json", "connection": "close", **headers}
-                own["content-length"] = str(len(body))
-                exchange = _CollectedExchange(where.head(method, own) + b"\r\n" + body)
-                try:
-                    connection.start(exchange)
-                    return await exchange.answer
-                finally:
-                    connection.abort()
+            host = parse_url(url).host
+            return await fetch(
+                url, self._dialer, method=method, headers=headers, body=body, timeout=TIMEOUT
+            )
         except TimeoutError:
             raise OAuthError(step, host, f"no answer within {TIMEOUT:g} s") from None
         except (OSError, ValueError, AddressRefused) as error:
             words = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise OAuthError(step, host, words) from None
-
-
-class _CollectedExchange(HttpExchange):
-    """An exchange whose whole response is collected, up to a limit."""
-
-    def __init__(self, payload: bytes) -> None:
-        super().__init__(payload)
-        self.answer: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
-        self._status = 0
-        self._kind = ""
-        self._body = bytearray()
-
-    def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        self._status = status
-        self._kind = headers.get(b"content-type", b"").decode("latin-1")
-
-    def on_data(self, chunk: bytes) -> None:
-        self._body += chunk
-        if len(self._body) > MAX_BODY and not self.answer.done():
-            self.answer.set_exception(ConnectionError("its answer is over 1 MiB"))
-
-    def on_complete(self) -> None:
-        settle(self.answer, HttpAnswer(self._status, self._kind, bytes(self._body)))
-
-    def on_lost(self, why: str) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(ConnectionError(why))
 
 
 async def find_permissions(
@@ -146,7 +96,3 @@ def is_this_machine(host: str) -> bool:
     """Whether a name means this machine whoever is asked for it (RFC 6761)."""
     name = host.removesuffix(".")
     return name == "localhost" or name.endswith(".localhost")
-
-
-def _ignore(connection: Connection) -> None:
-    """Do nothing: the connection is dropped after its one exchange."""

@@ -1,8 +1,8 @@
 """Single HTTP requests under the rules for outgoing connections: ``fetch``, ``fetch_status``.
 
-For documents of authorization servers, such as metadata and keys, and for health checks. No
-redirects, no cookies, no retries, and a bound on the size. What servers of the catalog are sent
-goes through their links.
+For OAuth, webhooks, telemetry, models and health checks. No redirects, no cookies, no retries, and
+bounds on size and time; the Dialer checks the address that it connects to, and certificates. What
+servers of the catalog are sent goes through their links.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ class FetchedResponse(msgspec.Struct, frozen=True):
     status: int
     headers: dict[bytes, bytes]
     body: bytes
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get(b"content-type", b"").decode("latin-1")
 
 
 async def fetch(
