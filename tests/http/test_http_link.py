@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import weakref
 
 import pytest
 from tests.http.links import (
@@ -161,6 +162,24 @@ async def test_a_call_on_a_stream_that_is_never_ended_is_answered_all_the_same()
 
     async with linked(endless) as (_, link):
         assert await call(link) == {"ok": True}
+
+
+@pytest.mark.req("R-MEMORY")
+@pytest.mark.parametrize("member", ["result", "error"])
+async def test_a_stream_that_is_never_ended_does_not_hold_the_outcome_of_its_call(member):
+    async def endless(visit: Visit) -> None:
+        told = {"result": {"ok": True}, "error": {"code": -32050, "message": "no"}}[member]
+        visit.stream()
+        visit.event({"jsonrpc": "2.0", "id": visit.message["id"], member: told})
+
+    async with linked(endless) as (_, link):
+        flight = fly(link)
+        await landed(flight)
+        holds_outcome = weakref.ref(flight.future)
+        del flight
+        await asyncio.sleep(0)  # the event loop holds what has woken this test
+        assert holds_outcome() is None
+        assert any(connection.is_over for connection in link.pool._all)
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])

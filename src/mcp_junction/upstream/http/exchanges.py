@@ -127,6 +127,8 @@ class PostedCall(EventExchange):
                 self._read_events(self._events, chunk, self.flight)
             except FrameError as error:
                 self._reject_answer(str(error))
+            if self.flight.future.done():  # the server need not end the stream
+                self.flight = self._link.ended_flight
             return
         self._size += len(chunk)
         if self._size > self._link.limit:

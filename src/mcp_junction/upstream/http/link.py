@@ -169,6 +169,10 @@ class HttpLink(RemoteLink):
         """The session that had a standing stream: it is lost if that cannot be opened again."""
         self.refused_status = 0
         """The HTTP status with which the server refused ``initialize``."""
+        self.ended_flight = new_flight("")
+        """Takes the place of a call's flight while its stream stays open after the answer, so that
+        the stream does not hold the result."""
+        self.ended_flight.future.cancel()
         self._initialize_params = b""
         self._reopening: asyncio.Task[Outcome] | None = None
         self._standing: StandingStream | None = None
