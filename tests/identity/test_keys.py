@@ -1,6 +1,7 @@
 """The ring of keys, on every backend: who is let in, and when nobody is."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -42,27 +43,84 @@ async def test_another_process_learns_of_a_revocation_when_it_refreshes(opener):
     assert theirs.principal(bearer(text)) is None
 
 
-async def test_keys_are_read_again_for_an_unknown_key_but_not_for_every_guess(opener):
-    now, reads = 100.0, []
-    ours, ring = await KeyRing.open(await opener()), KeyRing(await opener(), now=lambda: now)
-    await ring.refresh()
+class Looker:
+    """A ring beside the one that makes keys, whose time goes on only while it sleeps."""
 
-    async def refresh() -> None:
-        reads.append(now)
-        await ring.refresh()
+    def __init__(self, store) -> None:
+        self.now = 100.0
+        self.reads = []
+        self.ring = KeyRing(store, now=lambda: self.now, sleep=self._sleep)
 
-    guess = bearer("jct_0123456789ab_guessed")
-    assert await ring.find_new(bearer("something else"), refresh) is None
-    assert reads == []
-    for _ in range(50):
-        assert await ring.find_new(guess, refresh) is None
-    assert len(reads) == 1
-    now += 1
+    async def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    async def find(self, authorization: bytes) -> Principal | None:
+        return await self.ring.find_new(authorization, self._refresh)
+
+    async def _refresh(self) -> None:
+        self.reads.append(self.now)
+        await self.ring.refresh()
+
+
+GUESS = bearer("jct_0123456789ab_guessed")
+
+
+async def test_keys_are_read_again_for_an_unknown_key_but_ten_times_a_second_at_most(opener):
+    ours, looker = await KeyRing.open(await opener()), Looker(await opener())
+    await looker.ring.refresh()
+    assert await looker.find(bearer("something else")) is None
+    assert looker.reads == []
+    for _ in range(20):
+        looker.now += 0.02  # part of the rest is over when the next guess comes
+        assert await looker.find(GUESS) is None
+    gaps = [later - sooner for sooner, later in itertools.pairwise(looker.reads)]
+    assert [round(gap, 6) for gap in gaps] == [0.1] * 19
+    looker.reads.clear()
     key, text = await ours.create(Role.AGENT, "bot", "admin")
     fresh = [bearer(text)] * 20  # a client may open several connections at once
-    found = await asyncio.gather(*(ring.find_new(one, refresh) for one in (guess, *fresh)))
+    found = await asyncio.gather(*map(looker.find, (GUESS, *fresh)))
     assert found == [None, *[Principal("bot", Role.AGENT, key.id)] * 20]
-    assert len(reads) == 2
+    assert len(looker.reads) <= 2
+
+
+async def test_two_keys_made_one_after_the_other_are_both_found_at_once(opener):
+    ours, looker = await KeyRing.open(await opener()), Looker(await opener())
+    for agent in ("first", "second"):
+        key, text = await ours.create(Role.AGENT, agent, "admin")
+        assert await looker.find(bearer(text)) == Principal(agent, Role.AGENT, key.id)
+
+
+async def test_a_key_made_while_keys_are_read_is_found_by_the_next_read(store):
+    ours, ring, reads = await KeyRing.open(store), KeyRing(store), []
+    await ring.refresh()
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def refresh() -> None:
+        await ring.refresh()
+        reads.append(1)
+        begun.set()
+        await goes_on.wait()
+
+    guess = asyncio.create_task(ring.find_new(GUESS, refresh))
+    await begun.wait()
+    key, text = await ours.create(Role.AGENT, "bot", "admin")
+    found = [asyncio.create_task(ring.find_new(bearer(text), refresh)) for _ in range(5)]
+    await asyncio.sleep(0)
+    goes_on.set()
+    assert await asyncio.gather(*found) == [Principal("bot", Role.AGENT, key.id)] * 5
+    assert (await guess, len(reads)) == (None, 2)
+
+
+async def test_a_request_that_is_given_up_while_it_looks_leaves_the_look_to_the_next(store):
+    ours, ring = await KeyRing.open(store), KeyRing(store)
+    await ring.refresh()
+    key, text = await ours.create(Role.AGENT, "bot", "admin")
+    given_up = asyncio.create_task(ring.find_new(GUESS, asyncio.Event().wait))
+    waiting = asyncio.create_task(ring.find_new(bearer(text), ring.refresh))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    assert await waiting == Principal("bot", Role.AGENT, key.id)
 
 
 async def test_a_look_for_a_key_keeps_only_a_few_requests_waiting_while_the_store_hangs(store):

@@ -28,7 +28,7 @@ PREFIX: Final = "jct"
 BLIND_AFTER: Final = 5.0
 """Seconds without the store after which no key is accepted."""
 _LOOK_AGAIN: Final = 0.1
-"""Seconds between two looks for unknown keys."""
+"""Seconds from the end of a look for unknown keys to the next one."""
 _LOOKERS: Final = 32
 """Requests that wait for one; more are refused at once."""
 _BEARER: Final = b"bearer "
@@ -51,9 +51,15 @@ class _KeyInForce(NamedTuple):
 class KeyRing:
     """The keys in force of one store."""
 
-    def __init__(self, store: Store, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: Store,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._store = store
         self._now = now
+        self._sleep = sleep
         self._in_force: dict[bytes, _KeyInForce] = {}
         self._seen: dict[bytes, Principal] = {}  # headers that were checked, until the keys change
         self.has_issued_client_keys = True
@@ -66,7 +72,10 @@ class KeyRing:
         self._reading = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._looked_at = -_LOOK_AGAIN
-        """When unknown keys were last looked for."""
+        """When a look for unknown keys last ended."""
+        self._looks_begun = 0
+        self._last_look = 0
+        """The number of the last look that ended."""
         self._lookers = 0
 
     @classmethod
@@ -116,22 +125,35 @@ class KeyRing:
     ) -> Principal | None:
         """Return the principal of a key that was made since the keys were read.
 
-        ``refresh`` reads keys and grants again. It runs once at a time, and rests in between, so
-        that guessing keys does not load the store; requests that come meanwhile wait for it.
+        ``refresh`` reads keys and grants again. Only a run that begins after the request has come
+        is sure to find its key, so the request waits for one. All that wait share it; it rests in
+        between, so that guessing keys does not load the store.
         """
         if self.is_blind or self._lookers >= _LOOKERS or not _looks_like_key(authorization):
             return None
+        begun = self._looks_begun
         self._lookers += 1
         try:
             async with self._looking:
-                if self._now() - self._looked_at >= _LOOK_AGAIN:
-                    await refresh()
-                    self._looked_at = self._now()
-        except StoreError as error:
-            log.warning("a key cannot be looked for: %s", error)
+                if self._last_look <= begun:
+                    await self._look(refresh)
         finally:
             self._lookers -= 1
         return self.principal(authorization)
+
+    async def _look(self, refresh: Callable[[], Awaitable[object]]) -> None:
+        """Read the keys again, no sooner than the store is to be asked again."""
+        rest = self._looked_at + _LOOK_AGAIN - self._now()
+        if rest > 0:
+            await self._sleep(rest)
+        self._looks_begun = number = self._looks_begun + 1
+        try:
+            await refresh()
+        except StoreError as error:
+            log.warning("a key cannot be looked for: %s", error)
+        finally:
+            self._looked_at = self._now()
+        self._last_look = number
 
     @property
     def has_any(self) -> bool:
