@@ -10,6 +10,8 @@ from tests.api.mcp_client import HELLO, META, Handshake, Stateless, frame, post
 from tests.api.test_approvals import APPROVALS, ARGS, World, open_world
 from tests.registry.toolbox import BOUND, Toolbox, tool
 
+from mcp_junction.identity.keys import KeyRing
+from mcp_junction.policy.principal import Role
 from mcp_junction.redaction.known import KNOWN
 from mcp_junction.store.records import AuditQuery
 
@@ -211,6 +213,16 @@ async def test_a_form_of_another_page_decides_nothing(world):
         assert answer.status_code == 403
         assert (await browser.press("nonsense")).status_code == 404
     assert not await world.passes()
+
+
+async def test_a_key_that_another_process_has_just_made_is_taken(world):
+    approval_id = await world.ask()
+    others = await KeyRing.open(world.served.context.store)
+    world.served.keys["new"] = (await others.create(Role.ADMIN, "ann", "test"))[1]
+    async with Browser(world, approval_id) as browser:
+        assert (await browser.show_key("new")).status_code == 200
+        assert (await browser.press("approve")).status_code == 200
+    assert (await world.show(approval_id))["decided_by"] == "ann"
 
 
 async def test_what_is_shown_is_escaped_redacted_and_revealed_on_record(world):

@@ -114,6 +114,7 @@ class ApiContext:
             lambda: credentials.public_url,
             self.denials.add,
             "" if keys.tokens is None else keys.tokens.door.issuer,
+            lambda: self.refresh_keys(),  # the service puts its own in place later
         )
         sign_in_pages = SignInPages(self.sign_ins, sessions, self.junction.settings.name)
         approvals = self._approvals

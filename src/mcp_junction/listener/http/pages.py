@@ -9,7 +9,7 @@ for, the page decides (``sign_in_pages.py``, ``approval_pages.py``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qsl
@@ -178,10 +178,12 @@ class PageSessions:
         public_url: Callable[[], str],
         deny: Callable[[Denial], None] | None = None,
         issuer: str = "",
+        refresh: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """``identify`` finds the owner; without ``credentials`` there is nobody else.
 
         ``issuer`` is that of access tokens, where these are accepted. ``deny`` records refusals.
+        ``refresh`` reads keys and grants again, where keys may be made by another process.
         """
         self._identify = identify
         self._credentials = credentials
@@ -189,6 +191,7 @@ class PageSessions:
         self._public_url = public_url
         self._deny = deny
         self._issuer = issuer
+        self._refresh = refresh
 
     def find_owner(self, scope: Scope) -> Principal | None:
         """Return the owner, if the request is the owner's own on this machine."""
@@ -243,6 +246,8 @@ class PageSessions:
         if credentials is None:
             return None
         found = credentials.principal(authorization)
+        if found is None and self._refresh is not None:
+            found = await credentials.find_new(authorization, self._refresh)
         if found is None and authorization.count(b".") == 2:
             found = await credentials.verify(authorization)
         return found
