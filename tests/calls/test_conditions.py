@@ -50,6 +50,58 @@ async def test_a_call_passes_when_its_arguments_meet_the_condition():
     assert [json.loads(flight.params)["arguments"] for flight in world.one.wire.flights] == [OPEN]
 
 
+def count_evaluations(condition: GrantCondition) -> list[str]:
+    """The evaluations of a condition by its library, from now on."""
+    counted = []
+
+    def count(execute):
+        def counting(given):
+            counted.append(condition.source)
+            return execute(given)
+
+        return counting
+
+    condition._execute = count(condition._execute)
+    condition._execute_flat = condition._execute_flat and count(condition._execute_flat)
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("when", "passing", "failing"),
+    [
+        ("args.n + 1 > 1", {"n": 1}, {"n": "one"}),
+        ("args.n + 1 > 1", {"n": 1}, {"n": 0}),
+        ("args.n / args.m == 1", {"n": 1, "m": 1}, {"n": 1, "m": 0}),
+        ("args.n + args.m == 2", {"n": 1, "m": 1}, {"n": 1}),
+        ("args.n.m + 1 > 1", {"n": {"m": 1}}, {"n": {"m": "one"}}),
+        ("args.n.m + 1 > 1", {"n": {"m": 1}}, {"n": "one"}),
+        ("args.n[0] + 1 > 1", {"n": [1]}, {"n": []}),
+        ("has(args.n) && args.n + 1 > 1", {"n": 1}, {"n": "one"}),
+        ("args.n", {"n": True}, {"n": 1}),
+    ],
+)
+async def test_a_condition_is_evaluated_once_for_a_call_whatever_it_comes_to(
+    when, passing, failing
+):
+    world = make(given := grant("echo", when=when))
+    counted = count_evaluations(world.policy.of("ann").conditions[given.id])
+    for arguments, passes in ((failing, False), (passing, True)) * 2:
+        outcome = await world.run(world.ask(arguments=arguments))
+        assert (outcome.kind is OutcomeKind.RESULT) is passes
+        assert counted == [when]
+        counted.clear()
+
+
+async def test_a_call_denied_at_once_is_told_the_same_as_one_denied_by_all_grants():
+    world = make(grant("echo", when=PUBLIC))
+    first = await world.run(world.ask(arguments={"path": "/etc"}))
+    assert (await world.run(world.ask(arguments=OPEN))).kind is OutcomeKind.RESULT
+    again = await world.run(world.ask(arguments={"path": "/etc"}))
+    assert body(again) == body(first)
+    twice = b'{"name":"one:echo","arguments":{"path":"/srv/public/a","path":"/etc"}}'
+    assert "twice" in fails_with(await world.run(world.ask_raw(twice)), INVALID_PARAMS)
+
+
 async def test_arguments_with_two_readings_are_refused_as_wrong_not_as_denied():
     world = make(grant("echo", when=PUBLIC))
     raw = b'{"name":"one:echo","arguments":{"path":"/srv/public/a","path":"/etc"}}'

@@ -214,7 +214,7 @@ class CallErrors:
         tool = None if record is None else self._registry.tools.known.find(record.id, name)
         if record is None or (tool is None and not hides):
             return unknown
-        decision = self._decide(call, record, tool, name)
+        decision = call.decision or self._decide(call, record, tool, name)
         if decision is not None and not decision.allowed:
             is_hidden = hides and not decision.is_visible
             return unknown if is_hidden else _denied_error(decision, decision.reason)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from threading import Lock
@@ -36,7 +37,7 @@ from mcp_junction.policy.condition_values import (
 from mcp_junction.policy.simple_conditions import compile_simple, flatten_reads, is_simple
 
 _LIGHT: Final = 20_000
-"""The most work that a condition may make where it is evaluated again after an error."""
+"""The most work that a condition may make over values whose size is only estimated."""
 _LISTED: Final = frozenset(
     (("agent", "id"), ("agent", "type"), ("tool", "server"), ("tool", "name"), ("tool", "kind"))
 )
@@ -68,7 +69,10 @@ class PartValue(NamedTuple):
 
 
 _NO_ARGUMENTS: Final = "it reads arguments, and this has none of a call"
+_MET: Final = ""
 _FALSE: Final = "it is false"
+_UNDEFINED: Final = re.compile("Undefined variable or function: '(\\w+)'")
+"""How the library names a variable that it was not given."""
 _ERRORS: Final = {
     "KeyError": "something that it reads is not there",
     "IndexError": "something that it reads is not there",
@@ -137,27 +141,27 @@ class GrantCondition:
         self._lock = Lock()
 
     def find_failure(self, facts: ConditionFacts, now: float) -> str | None:
-        """Say why it does not let a call pass; None when it does. Raises ArgumentsError."""
-        value = self._judge_arguments(facts)
-        if value is None and self._variables:
-            value = self._judge_simple(facts, now)
-        if value is not None:
-            return None if value else _FALSE
-        try:
-            given, weight = self._gather(facts, now)
-        except UnusableValue as error:
-            return str(error)
-        if weight <= _LIGHT:  # anything else is evaluated once only
-            value = self._judge_flat(self._flatten(given))
-            if value is not None:
-                return None if value else _FALSE
-        try:
-            return None if self._execute(given) is True else _FALSE
-        except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
-            return _explain_error(error)
+        """Say why it does not let a call pass; None when it does. Raises ArgumentsError.
 
-    def _judge_arguments(self, facts: ConditionFacts) -> bool | None:
-        """Evaluate it where it reads single arguments, as most do; None where that says nothing."""
+        It is evaluated once at most.
+        """
+        failure = self._judge_arguments(facts)
+        if failure is None and self._variables:
+            failure = self._judge_simple(facts, now)
+        if failure is None:
+            try:
+                given, _ = self._gather(facts, now)
+            except UnusableValue as error:
+                return str(error)
+            flat = self._flatten(given)
+            if flat is None or self._execute_flat is None:
+                failure = self._evaluate(self._execute, given)
+            else:
+                failure = self._evaluate(self._execute_flat, flat)
+        return failure or None
+
+    def _judge_arguments(self, facts: ConditionFacts) -> str | None:
+        """Evaluate it where it reads single arguments, as most do; None where it was not."""
         meets, single = self._meets, self._single
         if meets is None and not single:
             return None
@@ -165,18 +169,15 @@ class GrantCondition:
         if arguments is None or type(arguments.value) is not dict:
             return None
         if meets is not None and meets(arguments.value):
-            return True
+            return _MET
         if not single or not self._lock.acquire(blocking=False):
             return None
         try:
             return self._judge_single(arguments.value)
-        except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
-            _explain_error(error)
-            return None
         finally:
             self._lock.release()
 
-    def _judge_single(self, values: dict[str, Any]) -> bool | None:
+    def _judge_single(self, values: dict[str, Any]) -> str | None:
         """Evaluate it in the context that is used again; None unless all values are simple.
 
         All variables are set each time, so that none is left from before.
@@ -187,13 +188,16 @@ class GrantCondition:
             if not is_simple(found):
                 return None
             weight += WEIGHT if type(found) is not str else WEIGHT + 4 * len(found)
-            context.add_variable(variable, found)
+            try:
+                context.add_variable(variable, found)
+            except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
+                _explain_error(error)
+                return None
         if weight * self._size > _LIGHT or self._execute_flat is None:
             return None
-        value = self._execute_flat(context)
-        return value if type(value) is bool else None
+        return self._evaluate(self._execute_flat, context)
 
-    def _judge_simple(self, facts: ConditionFacts, now: float) -> bool | None:
+    def _judge_simple(self, facts: ConditionFacts, now: float) -> str | None:
         """Evaluate it over simple values as they are; None where it reads any other."""
         given, weight = dict[str, Any](), 0
         for path, variable in self._variables:
@@ -204,22 +208,21 @@ class GrantCondition:
                 return None
             weight += WEIGHT if type(found) is not str else WEIGHT + 4 * len(found)
             given[variable] = found
-        if weight * self._size > _LIGHT:
+        if weight * self._size > _LIGHT or self._execute_flat is None:
             return None
         if self._has_now:
             given["now"] = datetime.fromtimestamp(now, UTC)
-        return self._judge_flat(given)
+        return self._evaluate(self._execute_flat, given)
 
-    def _judge_flat(self, given: dict[str, Any] | None) -> bool | None:
-        """Evaluate it over variables; None where that says nothing: then the source does."""
-        if given is None or self._execute_flat is None:
-            return None
+    def _evaluate(self, execute: Callable[[Any], Any], given: Any) -> str:
+        """Evaluate it over what it is given; return why a call does not meet it, or ``_MET``."""
         try:
-            value = self._execute_flat(given)
+            return _MET if execute(given) is True else _FALSE
         except BaseException as error:  # noqa: BLE001 - the library panics by one of its own
-            _explain_error(error)
-            return None
-        return value if type(value) is bool else None
+            unknown = _UNDEFINED.match(str(error))
+            if unknown is not None and any(unknown[1] == name for _, name in self._variables):
+                return _ERRORS["KeyError"]  # what the variable stands for is not there
+            return _explain_error(error)
 
     def _flatten(self, given: dict[str, Any]) -> dict[str, Any] | None:
         """Turn what was collected into variables; None where a path leads through no object."""

@@ -222,24 +222,32 @@ def _apply_conditions(
     now: float,
 ) -> _Applied | PolicyDecision:
     """Find the grants whose conditions a call meets, or deny it."""
-    subject, failures, passing = ConditionSubject(grants, target, call), [], []
-    is_static = True
+    subject, passing = ConditionSubject(grants, target, call), []
+    failures, is_static = list[tuple[Grant, str]](), True
     for grant in live:
         condition = grants.conditions.get(grant.id)
         if condition is not None:
             is_static = is_static and condition.is_static
             failure = condition.find_failure(subject, now)
             if failure is not None:
-                failures.append(f"that of grant {grant.id}: {failure}")
+                failures.append((grant, failure))
                 continue
         passing.append(grant)
     if passing:
         return _Applied(tuple(passing), is_static)
+    return deny_by_conditions(grants, target, failures)
+
+
+def deny_by_conditions(
+    grants: GrantSet, target: CallTarget, failures: Sequence[tuple[Grant, str]]
+) -> PolicyDecision:
+    """Deny a call that fails the conditions of all the grants that cover it, and say why."""
     where = target.kind, target.server_id, target.name
-    is_visible = any(grants.is_possible(grant, *where) for grant in live)
+    is_visible = any(grants.is_possible(grant, *where) for grant, _ in failures)
     if not is_visible:
         return msgspec.structs.replace(deny_by_default(grants.agent_id), valid_until=0.0)
-    reason = f"the call does not meet the condition of a grant; {'; '.join(failures[:_TOLD])}"
+    told = "; ".join(f"that of grant {grant.id}: {why}" for grant, why in failures[:_TOLD])
+    reason = f"the call does not meet the condition of a grant; {told}"
     return PolicyDecision(False, CONDITION, reason, grants.agent_id)
 
 

@@ -26,7 +26,13 @@ from mcp_junction.errors import ArgumentsError
 from mcp_junction.governance.tool_facts import ToolFacts, ToolFactsCache
 from mcp_junction.policy.arguments import Arguments
 from mcp_junction.policy.conditions import GrantCondition
-from mcp_junction.policy.decision import FOREVER, TOKEN, ConditionSubject, PolicyDecision
+from mcp_junction.policy.decision import (
+    FOREVER,
+    TOKEN,
+    ConditionSubject,
+    PolicyDecision,
+    deny_by_conditions,
+)
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal
@@ -170,34 +176,47 @@ class Authorizer:
                 return following(call)
             if call.address.kind is TASKS:
                 return self._authorize_task(call, following)
-            if policy.conditional and self._meets_condition(call):
-                return following(call)
+            judged = self._find_judged(call) if policy.conditional else None
+            if judged is not None:
+                return self._authorize_by_condition(call, judged, following)
             return self._authorize_anew(call, following)
 
         return authorize
 
-    def _meets_condition(self, call: Call) -> bool:
-        """Whether a call is allowed as others like it were, by the condition of the same grant."""
+    def _find_judged(self, call: Call) -> _ConditionByRoute | None:
+        """Find what was decided about calls like this one, if that still holds for it."""
         judged = self._judged.get((id(call.caller.principal), id(call.route)))
         if judged is None or call.carried is not NOTHING_CARRIED:
-            return False
-        known, now = judged.decided, self._now()
+            return None
+        known = judged.decided
         if (
             known.version != self._policy.version
             or known.generation != self._facts.settings.generation
-            or not known.since <= now < known.until
+            or not known.since <= self._now() < known.until
             or call.address.kind is not known.kind
         ):
-            return False
-        subject = ConditionSubject(judged.grants, known.facts.target, JudgedCall(call))
+            return None
+        return judged
+
+    def _authorize_by_condition(
+        self, call: Call, judged: _ConditionByRoute, following: Handler
+    ) -> Awaitable[Outcome]:
+        """Decide about a call by the condition of the one grant that covers it."""
+        known = judged.decided
+        call.facts, call.policy_version = known.facts, known.version
+        target = known.facts.target
+        subject = ConditionSubject(judged.grants, target, JudgedCall(call))
         try:
-            if judged.condition.find_failure(subject, now) is not None:
-                return False
-        except ArgumentsError:
-            return False
-        call.facts, call.decision, call.policy_version = known.facts, known.decision, known.version
-        call.is_plain = known.facts.is_plain and "requestState" not in call.params
-        return True
+            failure = judged.condition.find_failure(subject, self._now())
+        except ArgumentsError as error:
+            return refuse_arguments(str(error), ())
+        if failure is None:
+            call.decision = known.decision
+            call.is_plain = known.facts.is_plain and "requestState" not in call.params
+            return following(call)
+        (grant,) = known.decision.grants
+        call.decision = denied = deny_by_conditions(judged.grants, target, [(grant, failure)])
+        return refuse(call, denied)
 
     def _keep_judged(self, call: Call, route: Route, decision: PolicyDecision, now: float) -> None:
         """Remember a decision that a condition has led to, if one grant alone covers the call."""
