@@ -34,11 +34,21 @@ async def test_elsewhere_nothing_is_done(monkeypatch):
         await memory.return_free_memory()
 
 
-def test_what_the_operator_has_set_for_the_allocator_stays(monkeypatch):
+@pytest.mark.parametrize(
+    ("variable", "value", "number"),
+    [
+        ("MALLOC_ARENA_MAX", "16", -8),
+        ("MALLOC_MMAP_THRESHOLD_", "131072", -3),
+        ("MALLOC_TRIM_THRESHOLD_", "131072", -1),
+        ("GLIBC_TUNABLES", "glibc.malloc.check=1:glibc.malloc.arena_max=16", -8),
+        ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=131072", -3),
+        ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=131072:glibc.rtld.nns=4", -1),
+    ],
+)
+def test_what_the_operator_has_set_for_the_allocator_stays(monkeypatch, variable, value, number):
     set_to = {}
     monkeypatch.setattr(memory, "_find", lambda _: set_to.__setitem__)
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "16")
+    monkeypatch.setenv(variable, value)
     memory.tune_allocator()
-    arena_max, trim_threshold = -8, -1
-    assert arena_max not in set_to
-    assert set_to[trim_threshold] > 0
+    assert set_to.keys() == {-8, -3, -1} - {number}
+    assert all(chosen > 0 for chosen in set_to.values())

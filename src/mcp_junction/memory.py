@@ -14,13 +14,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 _OPTIONS: Final = {
-    "MALLOC_ARENA_MAX": (-8, 2),
+    ("MALLOC_ARENA_MAX", "arena_max"): (-8, 2),
     # Else each page of the audit, and each large result, costs 150 page faults and more.
-    "MALLOC_MMAP_THRESHOLD_": (-3, 4 * 1024 * 1024),
-    "MALLOC_TRIM_THRESHOLD_": (-1, 8 * 1024 * 1024),
+    ("MALLOC_MMAP_THRESHOLD_", "mmap_threshold"): (-3, 4 * 1024 * 1024),
+    ("MALLOC_TRIM_THRESHOLD_", "trim_threshold"): (-1, 8 * 1024 * 1024),
 }
-"""Options by the variable that an operator sets them with: their numbers in ``malloc.h``, and our
-values."""
+"""Options by the variable and the tunable that an operator sets them with: their numbers in
+``malloc.h``, and our values."""
+_TUNABLES: Final = "GLIBC_TUNABLES"
 
 
 async def return_free_memory() -> None:
@@ -40,8 +41,9 @@ def tune_allocator() -> None:
     Called before there are any threads. What the operator has set stays.
     """
     if (mallopt := _find("mallopt")) is not None:
-        for variable, (number, value) in _OPTIONS.items():
-            if variable not in os.environ:
+        tunables = {one.partition("=")[0] for one in os.environ.get(_TUNABLES, "").split(":")}
+        for (variable, tunable), (number, value) in _OPTIONS.items():
+            if variable not in os.environ and f"glibc.malloc.{tunable}" not in tunables:
                 mallopt(number, value)
 
 
