@@ -6,12 +6,18 @@ from contextlib import AsyncExitStack
 import pytest
 from tests.credentials.world import entry, running, text_of, until
 
+from mcp_junction.config.auth import ServerAuth
+from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials import source as sources
 from mcp_junction.credentials.credentials import Credentials
 from mcp_junction.credentials.kinds import LEASE
 from mcp_junction.credentials.source import WAIT, AuthState
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.store.credentials import CREDENTIALS_TOPIC, CredentialTables
+from mcp_junction.store.credentials import (
+    CREDENTIALS_TOPIC,
+    CredentialRecord,
+    CredentialTables,
+)
 from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(60)
@@ -188,3 +194,26 @@ async def test_what_could_not_be_loaded_is_loaded_when_the_store_is_asked_next()
     for _ in range(3):
         await credentials.follow({CREDENTIALS_TOPIC: 7})
     assert len(asked) == 2
+
+
+async def test_what_was_stored_between_loading_and_the_first_look_is_loaded(opener):
+    ours, theirs = await opener(), await opener()
+
+    async def open_tables() -> CredentialTables:
+        return ours.credentials
+
+    async def save(subject: str) -> None:
+        row = CredentialRecord("", "crm", subject, "https://crm.example/mcp", state="signed_in")
+        await theirs.credentials.save(row, {"access": f"secret of {subject}"})
+
+    url = "https://crm.example/mcp"
+    auth = ServerAuth(type="key", per="agent")
+    definition = ServerDefinition("crm", "http", url=url, id="crm", auth=auth)
+    credentials = Credentials(open_tables, "mcp-junction")
+    await save("agent:ann")
+    await credentials.load()
+    await save("agent:bob")
+    await credentials.follow(await ours.generations())
+    found = [source.subject for source in credentials.sources_of(definition)]
+    assert found == ["agent:ann", "agent:bob"]
+    await credentials.close()

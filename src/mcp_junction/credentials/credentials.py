@@ -102,14 +102,14 @@ class Credentials:
     async def follow(self, generations: Mapping[str, int]) -> None:
         """Take over what other processes have changed."""
         generation = generations.get(CREDENTIALS_TOPIC, 0)
-        if generation != self._generation:
-            if self._generation is not None or not self._rows:
-                try:
-                    await self.load()
-                except StoreError as error:  # it is tried again: the generation stays as it was
-                    log.warning("credentials cannot be read now: %s", error)
-                    return
-            self._generation = generation
+        if generation == self._generation:
+            return
+        try:
+            await self.load()  # the first time, too: what was read before may be older
+        except StoreError as error:  # it is tried again: the generation stays as it was
+            log.warning("credentials cannot be read now: %s", error)
+            return
+        self._generation = generation
 
     async def close(self) -> None:
         """Let renewals end: what an issuer has given out is stored."""
