@@ -81,6 +81,8 @@ async def test_the_command_signs_in_for_a_config_file(issuer, tmp_path, monkeypa
     words = ["login", "crm", "--config", str(config), "--data-dir", str(folder)]
     assert await asyncio.to_thread(run, words) == 0
     assert "crm: signed in" in capsys.readouterr().out
+    assert await asyncio.to_thread(run, [*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"status": "not asked for"}
     async with local(issuer, folder) as world:
         await world.connected()
         assert text_of(await world.call()) == "alice"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from typing import Any, Final
@@ -75,6 +76,8 @@ def _reveal(args: argparse.Namespace, remote: ServiceClient) -> int:
 
 def _watch(args: argparse.Namespace, remote: ServiceClient) -> int:
     """Show what waits, in a table that follows it, until it is interrupted."""
+    if args.json:
+        return _watch_as_json(args, remote)
     from rich.console import Console
     from rich.live import Live
 
@@ -84,6 +87,20 @@ def _watch(args: argparse.Namespace, remote: ServiceClient) -> int:
             while True:
                 live.update(_make_table(_read(args, remote)), refresh=True)
                 time.sleep(_EVERY)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _watch_as_json(args: argparse.Namespace, remote: ServiceClient) -> int:
+    """Print what waits, as a line of JSON whenever that is something else."""
+    shown = None
+    try:
+        while True:
+            found = _read(args, remote)
+            if found != shown:
+                print(json.dumps(found, ensure_ascii=False), flush=True)
+                shown = found
+            time.sleep(_EVERY)
     except KeyboardInterrupt:
         return 0
 

@@ -152,28 +152,45 @@ def _describe_terms(one: dict[str, Any]) -> Iterator[str]:
 
 def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
     terms = _read_terms(args)
+    bodies: list[dict[str, Any]] = [
+        {
+            "agent_id": args.agent,
+            "server_id": target.server_id,
+            "tool_name": target.tool_name,
+            "kinds": list(target.kinds),
+            **terms,
+        }
+        for target in read_targets(remote, args.patterns)
+    ]
+    if args.dry_run:
+        return _simulate(args, remote, bodies)
     made: list[dict[str, Any]] = []
     try:
-        for target in read_targets(remote, args.patterns):
-            what = {"server_id": target.server_id, "tool_name": target.tool_name}
-            body = {"agent_id": args.agent, **what, "kinds": list(target.kinds), **terms}
-            if args.dry_run:
-                asked = {"grant": body, "last": args.last}
-                _print_simulation(args, remote.post(f"{POLICIES}/simulate", asked))
-                continue
-            made.append(remote.post(f"{POLICIES}/grant", body))
+        made.extend(remote.post(f"{POLICIES}/grant", body) for body in bodies)
     finally:  # when a later one is refused, these were given all the same
         _print_given(args, made, remote)
     return 0
 
 
+def _simulate(args: argparse.Namespace, remote: ServiceClient, bodies: list[dict[str, Any]]) -> int:
+    """Print what each of some grants would have changed."""
+    found = [
+        remote.post(f"{POLICIES}/simulate", {"grant": body, "last": args.last}) for body in bodies
+    ]
+    if args.json:
+        print_json(found)
+        return 0
+    for one in found:
+        _print_simulation(args, one)
+    return 0
+
+
 def _print_simulation(args: argparse.Namespace, found: dict[str, Any]) -> None:
     """Print what a grant would have changed."""
-    if not args.json:
-        words = f"{found['newly_allowed']} more allowed, {found['newly_denied']} denied"
-        depends = f", {found['depends']} by its condition" if found["depends"] else ""
-        whose = printable(found["agent_id"])
-        print(f"Of the last {found['calls']} calls of {whose}: {words}{depends}.")
+    words = f"{found['newly_allowed']} more allowed, {found['newly_denied']} denied"
+    depends = f", {found['depends']} by its condition" if found["depends"] else ""
+    whose = printable(found["agent_id"])
+    print(f"Of the last {found['calls']} calls of {whose}: {words}{depends}.")
     rows = (
         (one["calls"], name_target(one), one["before"], one["after"]) for one in found["changes"]
     )

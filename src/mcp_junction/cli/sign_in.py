@@ -99,7 +99,8 @@ async def _log_in_here(args: argparse.Namespace) -> int:
         await upstream.settled.wait()
         source = upstream.tokens
         if not isinstance(source, StoredSource) or not source.is_signed_out:
-            print(f"{args.name}: it does not ask for a sign-in now")
+            words = f"{args.name}: it does not ask for a sign-in now"
+            print_message(args, {"status": "not asked for"}, words)
             return 0 if upstream.link is not None else 1
         link = credentials.link_for(source)
         print(f"Open this link to sign in:\n\n  {link}\n", file=sys.stderr, flush=True)
@@ -110,8 +111,7 @@ async def _log_in_here(args: argparse.Namespace) -> int:
                 await _wait_until_signed_in(source)
         except TimeoutError:
             raise JunctionError(_NOBODY) from None
-    print(f"{args.name}: signed in")
-    return 0
+    return print_message(args, {"status": "signed in"}, f"{args.name}: signed in")
 
 
 async def _wait_until_signed_in(source: TokenSource) -> None:

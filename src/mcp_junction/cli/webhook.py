@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final
 
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_table, printable
+from mcp_junction.cli.printing import print_json, print_message, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
 from mcp_junction.cli.values import format_moment
 
@@ -28,10 +28,9 @@ def run(argv: list[str]) -> int:
 
 
 def _retry(args: argparse.Namespace, remote: ServiceClient) -> int:
-    for one in args.ids:
-        remote.post(path_to(WEBHOOK, one, "retry"))
-        print(f"Delivery {printable(one)} is made once more.")
-    return 0
+    done = [remote.post(path_to(WEBHOOK, one, "retry")) for one in args.ids]
+    lines = (f"Delivery {printable(one)} is made once more." for one in args.ids)
+    return print_message(args, done, *lines)
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
