@@ -47,6 +47,40 @@ def test_a_flag_used_wrongly_is_named(program, wrong):
     assert wrong[0].partition("=")[0] in program.refused(*wrong)
 
 
+def test_a_word_that_is_no_command_is_said_to_be_none(program):
+    said = program.refused("severs", "list")
+    assert "there is no command 'severs'" in said
+    assert "--help" in said
+
+
+@pytest.mark.parametrize("port", ["65536", "99999", "-1", "http", "1e3"])
+@pytest.mark.parametrize(
+    "command", [("serve", "--demo"), ("settings",), ("servers", "login", "crm")]
+)
+def test_a_port_that_is_none_is_refused(program, tmp_path, command, port):
+    said = program.refused(*command, "--data-dir", tmp_path, f"--port={port}")
+    assert f"argument --port: {port!r} is no port: 0 to 65535" in said
+
+
+def test_an_address_of_another_machine_is_not_said_to_be_taken(program, tmp_path):
+    program("keys", "create", "--role", "viewer", "--data-dir", tmp_path)
+    said = program.refused("serve", "--port=0", "--host=192.0.2.1", "--data-dir", tmp_path)
+    assert "cannot listen on 192.0.2.1:0, for the reason above" in said
+    assert "is something else there" not in said
+
+
+def test_settings_that_no_word_names_are_said_to_be_none(program, tmp_path):
+    said = program("settings", "sparkle", "--data-dir", tmp_path).stdout
+    assert said == "No setting matches; without WORD and --changed all are shown.\n"
+
+
+def test_as_many_rows_of_the_audit_are_shown_as_were_asked_for(program, tmp_path):
+    program("keys", "create", "--role", "admin", "--data-dir", tmp_path)
+    assert program("audit", "tail", "-n", "0", "--data-dir", tmp_path).stdout == ""
+    said = program.refused("audit", "tail", "-n=-1", "--data-dir", tmp_path)
+    assert "argument -n: '-1' is no number of rows" in said
+
+
 @pytest.mark.req("J-NAMES-SEPARATOR")
 @pytest.mark.parametrize("command", [(), ("inspect",), ("call", "one:echo")])
 def test_a_separator_is_at_least_one_character(program, config, command):

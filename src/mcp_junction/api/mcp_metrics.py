@@ -116,11 +116,11 @@ def parse_range(text: str, now: float) -> tuple[float, float]:
     """Read a range of time: a named one, or two times."""
     if text in RANGES:
         return now - RANGES[text], now
-    begin, slash, end = text.partition("/")
-    since, until = (parse_time("time_range", part) if part else None for part in (begin, end))
-    if not slash or since is None or until is None:
+    begin, _, end = text.partition("/")
+    if not begin or not end:
         words = f"must be one of {', '.join(RANGES)}, or two times with a / between"
         raise field_error("time_range", words)
+    since, until = (parse_time("time_range", part) or 0.0 for part in (begin, end))
     if until <= since:
         raise field_error("time_range", "must end after it begins")
     return since, until

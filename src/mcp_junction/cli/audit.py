@@ -93,12 +93,20 @@ def run(argv: list[str]) -> int:
 
 
 def _add_filters(action: argparse.ArgumentParser) -> None:
-    action.add_argument("-n", type=int, default=20, metavar="N", help="how many rows (default: 20)")
+    action.add_argument(
+        "-n", type=_read_count, default=20, metavar="N", help="how many rows (default: 20)"
+    )
     for name, words in _FILTERS.items():
         action.add_argument(f"--{name}", metavar="X", help=f"only rows {words}")
     action.add_argument(
         "--since", metavar="TIME", help="only rows from then on: like 2h, 7d or 2027-01-31"
     )
+
+
+def _read_count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows")
+    return int(text)
 
 
 async def _with_store(args: argparse.Namespace, act: Any) -> int:
@@ -115,13 +123,17 @@ async def _tail(args: argparse.Namespace, storage: Storage) -> int:
     since = None if args.since is None else parse_past(args.since, "--since")
     follows = args.action_name == "tail" and args.follow
     seen = {_row_key(row) for row in await _recent(storage, chosen)} if follows else set()
-    query = AuditQuery(**chosen, since=since, limit=max(args.n, 0))
+    query = AuditQuery(**chosen, since=since, limit=args.n)
     rows = (await storage.store.audit.rows(query))[::-1]
     if args.action_name == "show" and rows and not args.json:
         _show_whole(rows)
         return 0
     is_filtered = since is not None or any(chosen.values())
-    _show(rows, args.json, empty="" if follows else _NO_MATCH if is_filtered else _NO_ROWS)
+    _show(
+        rows,
+        args.json,
+        empty="" if follows or not args.n else _NO_MATCH if is_filtered else _NO_ROWS,
+    )
     seen.update(map(_row_key, rows))
     while follows:
         await asyncio.sleep(_FOLLOW)

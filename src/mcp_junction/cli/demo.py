@@ -10,7 +10,12 @@ from mcp_junction.demo import DEMOS
 
 def run(argv: list[str]) -> int:
     parser = make_parser("mcp-junction demo", "Run a demo server on stdin and stdout.")
-    parser.add_argument("name", choices=sorted(DEMOS), help="the server to run")
-    parser.add_argument("args", nargs="*", help="arguments of the server")
+    names = sorted(DEMOS)
+    parser.add_argument(
+        "name", metavar="NAME", choices=names, help=f"the server to run: {', '.join(names)}"
+    )
+    parser.add_argument(
+        "args", metavar="ARG", nargs="*", default=[], help="arguments of the server"
+    )
     args = parser.parse_args(argv)
     return int(import_module(DEMOS[args.name]).main(args.args))

@@ -61,6 +61,8 @@ def main(argv: list[str] | None = None) -> int:
     gc.set_threshold(*_THRESHOLDS)
     _prepare_streams()
     words = sys.argv[1:] if argv is None else argv
+    if words and words[0] not in COMMANDS and not words[0].startswith("-"):
+        return _fail(2, f"there is no command {words[0]!r}\ntry: mcp-junction --help")
     name, rest = (words[0], words[1:]) if words and words[0] in COMMANDS else ("stdio", words)
     if argv is None and name not in _HIDE_THEMSELVES:
         hide_secrets()

@@ -33,6 +33,8 @@ _SETTINGS = (
     "store",
 )
 
+_MAX_PORT = 65_535
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are raised as UsageError and say how to get help."""
@@ -117,7 +119,9 @@ def add_service_options(options: argparse.ArgumentParser) -> None:
     network.add_argument(
         "--host", default="127.0.0.1", help="where to listen; off this machine needs keys"
     )
-    network.add_argument("--port", type=int, default=8420, help="default: 8420; 0 takes a free one")
+    network.add_argument(
+        "--port", type=read_port, default=8420, help="default: 8420; 0 takes a free one"
+    )
     network.add_argument(
         "--require-key", action="store_true", default=None, help="ask for a key on loopback too"
     )
@@ -140,6 +144,13 @@ def add_service_options(options: argparse.ArgumentParser) -> None:
         help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
     )
     add_store_options(options)
+
+
+def read_port(text: str) -> int:
+    """Read a port of an option; the socket would take one that is too large for another."""
+    if not (text.isascii() and text.isdigit() and int(text) <= _MAX_PORT):
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {_MAX_PORT}")
+    return int(text)
 
 
 def read_config(

@@ -45,13 +45,15 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     set_up_logging(args)
     found = [one for one in _read(args) if _is_wanted(args, one)]
-    print_table(args, found, ("setting", "value", "default", "source"), map(_row, found), _NONE)
+    empty = _NO_MATCH if args.words else _NONE
+    print_table(args, found, ("setting", "value", "default", "source"), map(_row, found), empty)
     if not args.json:
         _print_notes(found)
     return 0
 
 
 _NONE: Final = "No setting differs from its default; without --changed all are shown."
+_NO_MATCH: Final = "No setting matches; without WORD and --changed all are shown."
 
 
 def _read(args: argparse.Namespace) -> list[dict[str, Any]]:

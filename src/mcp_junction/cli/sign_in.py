@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from mcp_junction.cli.options import read_port
 from mcp_junction.cli.printing import print_message, print_table
 from mcp_junction.cli.remote import ServiceClient, server_path
 from mcp_junction.errors import JunctionError, UsageError
@@ -38,7 +39,7 @@ def add_sign_in_options(actions: Any) -> tuple[argparse.ArgumentParser, ...]:
     )
     login.add_argument(
         "--port",
-        type=int,
+        type=read_port,
         default=0,
         metavar="N",
         help="listen for the answer on this port (default: a free one); a client that you"

@@ -139,7 +139,10 @@ class HttpServer(uvicorn.Server):
             await asyncio.sleep(0.01)
         host, port = self.config.host, self.config.port
         if serving.done():
-            raise UsageError(f"cannot listen on {host}:{port}; is something else there already?")
+            raise UsageError(
+                f"cannot listen on {host}:{port}, for the reason above: often something else"
+                " listens there, or this machine has no such address; choose with --host and --port"
+            )
         bound: int = self.servers[0].sockets[0].getsockname()[1]
         return f"[{host}]" if ":" in host else host, bound
 
