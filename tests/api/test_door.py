@@ -17,6 +17,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from tests.api.mcp_client import ACCEPTED, ERAS, HELLO, Handshake, client_of, frame, post
 from tests.credentials.world import fetch
+from tests.fakes.issuer import FakeIssuer
+from tests.fakes.signed_tokens import forge, signing_key
 from tests.http.peer_http import HttpPeer, SsePeer
 from tests.plugin_rest import BOUND, _SqliteOpener, serve_api
 from tests.registry.toolbox import until
@@ -24,8 +26,6 @@ from tests.registry.toolbox import until
 from mcp_junction.config.door import DoorConfig, read_door
 from mcp_junction.config.load import without_file
 from mcp_junction.store.keys import RevokedSubject
-from mcp_junction.testing.issuer import FakeIssuer
-from mcp_junction.testing.signed_tokens import forge, signing_key
 
 MCP = "/api/v1/mcp"
 BACK = "http://127.0.0.1:1/back"

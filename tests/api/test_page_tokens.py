@@ -6,6 +6,8 @@ import pytest
 from tests.api.test_approval_pages import Browser
 from tests.api.test_approvals import World
 from tests.api.test_door import open_door
+from tests.fakes.issuer import Fault
+from tests.fakes.signed_tokens import signing_key
 from tests.plugin_rest import SERVERS
 from tests.registry.toolbox import Toolbox, tool
 
@@ -14,8 +16,6 @@ from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.store.keys import RevokedSubject
 from mcp_junction.store.records import AuditQuery
-from mcp_junction.testing.issuer import Fault
-from mcp_junction.testing.signed_tokens import signing_key
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 

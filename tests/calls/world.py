@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
+from tests.fakes.pipeline_parts import TestParts
 
 from mcp_junction.calls.call import Call, Snapshot, tool_call
 from mcp_junction.calls.pipeline import (
@@ -19,7 +20,7 @@ from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol import frames, names
 from mcp_junction.sessions.session import Session
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.fakes import FakeClock, MemorySink, TestParts
+from mcp_junction.testing.fakes import FakeClock, MemorySink
 from mcp_junction.testing.link import FakeUpstream, catalog_of
 from mcp_junction.upstream.outcome import Outcome
 

@@ -6,6 +6,7 @@ import json
 import pytest
 from msgspec import Raw
 from tests.credentials.world import entry, running, text_of, until
+from tests.fakes.issuer import FakeIssuer
 
 from mcp_junction.calls.call import tool_call
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -13,7 +14,6 @@ from mcp_junction.catalog.items import TOOLS
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED, URL_ELICITATION_REQUIRED
 from mcp_junction.sessions.stateless import StatelessClient
-from mcp_junction.testing.issuer import FakeIssuer
 
 pytestmark = pytest.mark.timeout(60)
 ANN = Principal("ann", Role.AGENT)

@@ -5,6 +5,7 @@ import pytest
 from tests.certificates import Authority
 from tests.credentials.test_signing_in import auth, follow, register
 from tests.credentials.world import entry, fetch, running, text_of, until
+from tests.fakes.issuer import FakeIssuer, Fault
 from tests.http.test_tls import server_context
 from tests.keyring import grant_all
 
@@ -19,7 +20,6 @@ from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.store import credentials as tables
-from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(60)
 HUGE = int("1" + "0" * 400)

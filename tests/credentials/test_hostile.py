@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from tests.credentials.world import entry, running, text_of
+from tests.fakes.issuer import FakeIssuer, Fault
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.flow import OAuthFlow
@@ -13,7 +14,6 @@ from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.oauth.registration import OAuthClient
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
 from mcp_junction.store import credentials as tables
-from mcp_junction.testing.issuer import FakeIssuer, Fault
 from mcp_junction.upstream.http.dialer import Dialer
 from mcp_junction.upstream.http.fetch import MAX_BODY
 

@@ -2,12 +2,12 @@
 
 import pytest
 from tests.credentials.world import entry, running, text_of
+from tests.fakes.issuer import FakeIssuer
+from tests.fakes.protected_server import IssuedToken
 
 from mcp_junction.credentials.source import AuthState
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
-from mcp_junction.testing.issuer import FakeIssuer
-from mcp_junction.testing.protected_server import IssuedToken
 
 pytestmark = pytest.mark.timeout(60)
 

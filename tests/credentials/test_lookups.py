@@ -5,6 +5,7 @@ import time
 
 import pytest
 from tests.credentials.world import entry, running, text_of
+from tests.fakes.issuer import FakeIssuer, Fault
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials import sign_ins
@@ -15,7 +16,6 @@ from mcp_junction.oauth.discovery import BearerChallenge
 from mcp_junction.protocol.versions import DENIED, SIGN_IN_NEEDED
 from mcp_junction.store.database import Query
 from mcp_junction.store.store import open_store
-from mcp_junction.testing.issuer import FakeIssuer, Fault
 from mcp_junction.vault.vault import Vault
 
 pytestmark = pytest.mark.timeout(60)

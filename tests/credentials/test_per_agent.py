@@ -5,10 +5,10 @@ import random
 
 import pytest
 from tests.credentials.world import entry, running, text_of
+from tests.fakes.issuer import FakeIssuer
 
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol.versions import DENIED, RATE_LIMITED, SIGN_IN_NEEDED
-from mcp_junction.testing.issuer import FakeIssuer
 
 pytestmark = pytest.mark.timeout(120)
 ANN, BOB = Principal("ann", Role.AGENT), Principal("bob", Role.AGENT)

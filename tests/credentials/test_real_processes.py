@@ -17,6 +17,7 @@ import pytest
 from tests import preloaded
 from tests.credentials.test_stdio_mode import browse
 from tests.credentials.world import entry, fetch
+from tests.fakes.issuer import FakeIssuer, Fault
 from tests.plugin_journeys import own_environment
 
 from mcp_junction.cli import sign_in
@@ -24,7 +25,6 @@ from mcp_junction.cli.servers import run as run_servers
 from mcp_junction.credentials.kinds import LEASE
 from mcp_junction.credentials.source import WAIT
 from mcp_junction.testing.client import LineClient
-from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from tests.credentials.world import entry, running, text_of, until
+from tests.fakes.issuer import FakeIssuer, Fault
 
 from mcp_junction.config.auth import ServerAuth
 from mcp_junction.config.servers import ServerDefinition
@@ -18,7 +19,6 @@ from mcp_junction.store.credentials import (
     CredentialRecord,
     CredentialTables,
 )
-from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -7,12 +7,12 @@ import httpx
 import pytest
 from tests.api.mcp_client import Stateless
 from tests.credentials.world import fetch
+from tests.fakes.issuer import FakeIssuer, Fault
 from tests.keyring import grant_all
 from tests.plugin_rest import SERVERS
 
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
-from mcp_junction.testing.issuer import FakeIssuer, Fault
 
 pytestmark = pytest.mark.timeout(60)
 BODY = {"name": "crm", "transport_type": "HTTP"}

@@ -5,11 +5,11 @@ import time
 
 import pytest
 from tests.credentials.world import entry, running, text_of, until
+from tests.fakes.issuer import FakeIssuer, Fault
 
 from mcp_junction.credentials import source as sources
 from mcp_junction.credentials.source import AuthState
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE, SIGN_IN_NEEDED
-from mcp_junction.testing.issuer import FakeIssuer, Fault
 from mcp_junction.upstream.tokens import AccessToken
 
 pytestmark = pytest.mark.timeout(60)

@@ -10,6 +10,7 @@ from http.cookiejar import CookieJar
 
 import pytest
 from tests.credentials.world import World, entry, text_of
+from tests.fakes.issuer import FakeIssuer
 
 from mcp_junction.app import Junction
 from mcp_junction.cli import sign_in
@@ -18,7 +19,6 @@ from mcp_junction.cli.servers import run
 from mcp_junction.config.load import without_file
 from mcp_junction.errors import JunctionError
 from mcp_junction.protocol.versions import SIGN_IN_NEEDED
-from mcp_junction.testing.issuer import FakeIssuer
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 from tests.api.mcp_client import ERAS, client_of
+from tests.fakes.issuer import FakeIssuer, Fault
+from tests.fakes.signed_tokens import signing_key
 from tests.plugin_rest import _SqliteOpener, serve_api
 
 from mcp_junction.config.door import DoorConfig
@@ -13,8 +15,6 @@ from mcp_junction.config.load import without_file
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import ConfigError
 from mcp_junction.store.keys import RevokedSubject
-from mcp_junction.testing.issuer import FakeIssuer, Fault
-from mcp_junction.testing.signed_tokens import signing_key
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,11 +9,13 @@ their pipes sees them end; a grandchild that does neither is left.
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.plugin_faults import Figures, Rig, python, warden_of
+from tests.fakes import stray_processes
+from tests.plugin_faults import Figures, Rig, warden_of
 
 from mcp_junction.testing import history, processes
 from mcp_junction.testing.client import LineClient
@@ -35,7 +37,8 @@ def add_tree(
     spawn = [word for kind in kinds for word in ("--spawn", kind)]
     wrap = [
         *(AS_NPX_DOES if shells else []),
-        *python("stray_processes", "--pids", str(pids_file(rig, key))),
+        *(sys.executable, "-I", "-S", stray_processes.__file__),
+        *("--pids", str(pids_file(rig, key))),
     ]
     rig.add(key, wrap=[*wrap, *spawn, "--"])
 

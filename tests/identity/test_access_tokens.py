@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from tests.fakes.signed_tokens import forge, sign, signing_key
 from tests.http.origin import Origin
 
 from mcp_junction.config.door import DoorConfig
@@ -11,7 +12,6 @@ from mcp_junction.errors import AddressRefused, IssuerUnavailable, TokenRefused
 from mcp_junction.identity.issuer_keys import AGAIN, SERVES_FOR, IssuerKeys, fetch_document
 from mcp_junction.identity.tokens import AccessTokens, find_claim, fulfils
 from mcp_junction.policy.principal import Role
-from mcp_junction.testing.signed_tokens import forge, sign, signing_key
 from mcp_junction.upstream.http.fetch import MAX_BODY
 
 ISSUER = "https://issuer.example/t"

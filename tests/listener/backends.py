@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
+from tests.fakes.pipeline_parts import TestParts
 
 from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.pipeline import build_handlers
@@ -32,7 +33,6 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen
 from mcp_junction.sessions.stateless import StatelessClient as ClientOfRequest
 from mcp_junction.tasks import TaskScope
-from mcp_junction.testing.fakes import TestParts
 from mcp_junction.testing.link import FakeUpstream, catalog_of
 
 BOUND = 30.0

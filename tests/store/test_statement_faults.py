@@ -8,6 +8,7 @@ from itertools import cycle
 
 import asyncpg
 import pytest
+from tests.fakes.statement_faults import StatementFaults
 from tests.plugin_store import Opener
 from tests.store.records import definition, server
 
@@ -28,7 +29,6 @@ from mcp_junction.store.table import UNREADABLE
 from mcp_junction.store.tool_settings import DeclaredTool
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
-from mcp_junction.testing.faults import StatementFaults
 from mcp_junction.vault.vault import Vault
 
 BOUND = 20

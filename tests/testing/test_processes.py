@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.fakes import stray_processes
+from tests.fakes.stray_processes import KINDS
 
 from mcp_junction.testing import processes
-from mcp_junction.testing.stray_processes import KINDS
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_tree_starts_what_it_is_told_and_then_becomes_the_program(
 ) -> None:
     pids = tmp_path / "pids"
     spawn = [word for kind in KINDS for word in ("--spawn", kind)]
-    module = [sys.executable, "-m", "mcp_junction.testing.stray_processes", "--pids", str(pids)]
+    module = [sys.executable, stray_processes.__file__, "--pids", str(pids)]
     with start([*module, *spawn, "--", "cat"], mark) as child:
         processes.until(lambda: processes.look(child.pid).name == "cat", 10, "the program")
         started = dict(line.split() for line in pids.read_text().splitlines())

@@ -1,4 +1,4 @@
-"""FakeClock, MemorySink and InProcessModel; TestParts: a call's pipeline with nothing around it.
+"""FakeClock, MemorySink and InProcessModel.
 
 Fakes of a server and its links are in ``link.py``.
 """
@@ -11,25 +11,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from mcp_junction.calls.deadlines import Deadlines
-from mcp_junction.calls.events import CallEnded, CallSink
-from mcp_junction.calls.pipeline import UNGOVERNED, ExtraStage, GovernedStages, PipelineParts
-from mcp_junction.calls.stages.audit import CallAudit
-from mcp_junction.calls.stages.own import OwnTools
-from mcp_junction.calls.stages.subscribe import Subscriptions
-from mcp_junction.calls.tool_search import ToolSearch
-from mcp_junction.catalog.catalog import Catalog
-from mcp_junction.eras.links import EraLinks
-from mcp_junction.eras.parked import ParkedCalls
-from mcp_junction.eras.resume import Resume
-from mcp_junction.eras.tickets import ResolveTask, Seal
+from mcp_junction.calls.events import CallEnded
 from mcp_junction.errors import ModelUnavailable
-from mcp_junction.resilience.clock import Clock
 from mcp_junction.search.vectors import Ranked, RankingJob
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill
 from mcp_junction.skills.features import ToolText
 from mcp_junction.skills.worker_main import answer
-from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.events import ServerChanged
 
 T = TypeVar("T")
@@ -141,42 +128,3 @@ class InProcessModel:
         if not isinstance(found, Ranked):
             raise ModelUnavailable(repr(found))
         return found
-
-
-PARKED_SECONDS: Final = 600.0
-
-
-class TestParts:
-    """The parts of a pipeline, each of them at hand."""
-
-    __test__ = False
-
-    def __init__(
-        self,
-        clock: Clock,
-        sinks: Sequence[CallSink] = (),
-        extra: Sequence[ExtraStage] = (),
-        catalog: Catalog | None = None,
-        strict_audit: CallAudit | None = None,
-        governed: GovernedStages = UNGOVERNED,
-    ) -> None:
-        record = strict_audit.record if strict_audit is not None else None
-        self.deadlines = Deadlines(clock)
-        self.register = Subscriptions()
-        self.parked_calls = ParkedCalls(clock, Seal(), PARKED_SECONDS, 1000, record)
-        self.resume = Resume(self.parked_calls, self.deadlines)
-        self.links = EraLinks(self.resume, self.deadlines, TaskScope("suspended calls"))
-        self.search = ToolSearch(TaskScope("search"), catalog or Catalog())
-        self.parts = PipelineParts(
-            clock,
-            self.deadlines,
-            self.links,
-            self.resume,
-            ResolveTask(self.parked_calls.seal),
-            OwnTools(self.search),
-            self.register,
-            sinks if record is None else (record, *sinks),
-            strict_audit.intend if strict_audit is not None else None,
-            extra,
-            governed,
-        )

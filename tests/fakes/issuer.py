@@ -18,11 +18,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
+from tests.fakes.protected_server import IssuedToken, Json, ProtectedServer, Response
+
 from mcp_junction.testing.http_ledger import LedgerRequest, read_request
-from mcp_junction.testing.protected_server import IssuedToken, Json, ProtectedServer, Response
 
 if TYPE_CHECKING:
-    from mcp_junction.testing.signed_tokens import Key
+    from tests.fakes.signed_tokens import Key
 
 EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 
@@ -115,7 +116,7 @@ class FakeIssuer(ProtectedServer):
 
     def token(self, audience: Any, key: Key | None = None, alg: str = "", **claims: Any) -> str:
         """Make a JWT access token; a claim of None is left out."""
-        from mcp_junction.testing.signed_tokens import sign  # late: it takes a while
+        from tests.fakes.signed_tokens import sign  # late: it takes a while
 
         now = int(time.time())
         found = {"iss": self.issuer, "aud": audience, "sub": self.person, "iat": now}

@@ -1,6 +1,6 @@
 """Starts stray processes as real servers leave them behind, then becomes the server.
 
-    python -m mcp_junction.testing.stray_processes --pids FILE --spawn KIND [...] -- COMMAND ...
+    python -m tests.fakes.stray_processes --pids FILE --spawn KIND [...] -- COMMAND ...
 
 Each KIND starts one process that sleeps, ignores SIGTERM and SIGHUP and adds a line ``KIND PID`` to
 FILE. It imitates ``npx`` and the like, and knows nothing of MCP.
