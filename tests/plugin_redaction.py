@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from mcp_junction.cli import environment
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 
 os.environ.setdefault(environment.DUMPABLE, "1")
 

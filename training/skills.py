@@ -22,7 +22,7 @@ import numpy as np
 
 from mcp_junction.search.static_table import MODEL, StaticTable
 from mcp_junction.skills.features import ToolText, make_text
-from mcp_junction.skills.trained import (
+from mcp_junction.skills.offline import (
     OWN,
     VECTOR_SCALE,
     WEIGHTS,

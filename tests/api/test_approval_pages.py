@@ -12,7 +12,7 @@ from tests.registry.toolbox import BOUND, Toolbox, tool
 
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.records import AuditQuery
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)

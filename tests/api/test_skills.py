@@ -12,7 +12,7 @@ from mcp_junction.cli import skills as skills_command
 from mcp_junction.errors import UsageError
 from mcp_junction.search.static_table import mean, to_floats
 from mcp_junction.skills.features import read_tool
-from mcp_junction.skills.offline import WordVectors
+from mcp_junction.skills.offline import embed_words
 from mcp_junction.store.skills import SuggestionRecord
 
 SKILLS = "/api/v1/skills"
@@ -65,7 +65,7 @@ def vector(*tools, instead=""):
         read_tool(one["name"], f'{{"description": "{one["description"]}"}}'.encode()).embedded
         for one in tools
     ]
-    return pytest.approx(to_floats(mean(WordVectors()(texts or [instead]))), abs=1e-6)
+    return pytest.approx(to_floats(mean(embed_words(texts or [instead]))), abs=1e-6)
 
 
 @pytest.mark.req("AG-US6-AC7", "AG-US3-AC1", "AG-US3-AC5", "K-5")

@@ -17,8 +17,8 @@ from mcp_junction.policy.decision import PolicyDecision
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.correlation import new_correlation_id
-from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import summarize
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.records import AuditRow
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes

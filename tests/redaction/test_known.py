@@ -12,9 +12,9 @@ import pytest
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.cli.stderr import RedactingFormatter
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.redaction import known as module
-from mcp_junction.redaction.known import KNOWN, KnownSecrets
+from mcp_junction.redaction import texts as module
 from mcp_junction.redaction.payloads import LOOKED_AT, SUMMARY, summarize
+from mcp_junction.redaction.texts import KNOWN, KnownSecrets
 
 TOKEN = "sk-Ab1/cd+2\"ef='gh~99"
 WORD = "swordfish"

@@ -15,7 +15,7 @@ from mcp_junction.registry.background_classifier import BackgroundClassifier
 from mcp_junction.search import static_table
 from mcp_junction.search.static_table import mean, to_floats
 from mcp_junction.skills.features import read_tool
-from mcp_junction.skills.offline import WordVectors
+from mcp_junction.skills.offline import embed_words
 from mcp_junction.skills.worker import ModelWorker, WorkerProcess
 from mcp_junction.store.records import REVIEW, Classified
 from mcp_junction.tasks import TaskScope
@@ -54,7 +54,7 @@ async def as_it_should_be(running, skill) -> bytes:
     """The vector of a skill, computed from what its tools say."""
     members = [one for one in await running.store.tools.all() if skill.id in one.skill_ids]
     texts = [read_tool(one.name, one.definition).embedded for one in members]
-    return mean(WordVectors()(texts or [skill.description]))
+    return mean(embed_words(texts or [skill.description]))
 
 
 @pytest.mark.req("AG-US3-AC1", "AG-US3-AC2", "AG-US3-AC3", "AG-US3-AC5")
@@ -102,7 +102,7 @@ async def test_a_removal_recomputes_the_skills_concerned_and_no_others(platform,
     assert after["communication"].embedding != before["communication"].embedding
     emptied = after["weather-environment"]
     assert emptied.tool_count == 0
-    assert near(emptied.embedding, WordVectors()([emptied.description])[0])
+    assert near(emptied.embedding, embed_words([emptied.description])[0])
 
 
 @pytest.mark.req("K-5", "AG-US3-AC5")

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from mcp_junction.search.static_table import MODEL
 from mcp_junction.skills.classifier import Subject, TaxonomySkill, choose_skills, taxonomy
 from mcp_junction.skills.features import make_text, read_tool
-from mcp_junction.skills.offline import LocalModel, WordVectors, find_clusters
-from mcp_junction.skills.trained import TrainedModel
+from mcp_junction.skills.offline import LocalModel, TrainedModel, embed_words, find_clusters
 
 OFFLINE = LocalModel()
 
@@ -16,7 +15,7 @@ OFFLINE = LocalModel()
 def subject(text):
     name, _, words = text.partition(". ")
     found = make_text(name, words)
-    return Subject(name, found, WordVectors()([found.embedded])[0])
+    return Subject(name, found, embed_words([found.embedded])[0])
 
 
 @pytest.mark.req("AG-US3-AC2", "AG-US3-AC3")

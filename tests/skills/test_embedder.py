@@ -6,16 +6,16 @@ import pytest
 
 from mcp_junction.search.static_table import mean, pack_rows, stack_vectors, to_floats
 from mcp_junction.skills.features import read_tool
-from mcp_junction.skills.offline import WordVectors
+from mcp_junction.skills.offline import embed_words
 
 
 def nearness(*texts):
-    first, *rest = map(to_floats, WordVectors()(texts))
+    first, *rest = map(to_floats, embed_words(texts))
     return [sum(a * b for a, b in zip(first, other, strict=True)) for other in rest]
 
 
 def test_a_vector_is_little_endian_float32_of_length_one():
-    vectors = WordVectors()(["send an email", "weather forecast"])
+    vectors = embed_words(["send an email", "weather forecast"])
     assert [len(one) for one in vectors] == [1024, 1024]
     for one in vectors:
         assert sum(number**2 for number in to_floats(one)) == pytest.approx(1, abs=1e-5)
@@ -29,13 +29,13 @@ def test_what_is_about_the_same_is_near():
 
 
 def test_a_vector_does_not_depend_on_its_neighbours():
-    alone = WordVectors()(["short"])
-    assert WordVectors()(["short", "a much longer text " * 50])[:1] == alone
+    alone = embed_words(["short"])
+    assert embed_words(["short", "a much longer text " * 50])[:1] == alone
 
 
 def test_no_words_have_no_direction_and_no_texts_no_vectors():
-    assert to_floats(WordVectors()([""])[0]) == [0.0] * 256
-    assert WordVectors()([]) == []
+    assert to_floats(embed_words([""])[0]) == [0.0] * 256
+    assert embed_words([]) == []
 
 
 def test_a_mean_is_taken_number_by_number():

@@ -18,7 +18,7 @@ from mcp_junction.api.routes import (
     caller,
     error_responses,
 )
-from mcp_junction.redaction.settings import ShownSetting, show_settings
+from mcp_junction.redaction.connections import ShownSetting, show_settings
 from mcp_junction.registry.metrics import State
 from mcp_junction.web.messages import Stream
 from mcp_junction.web.routing import HeaderParameter, QueryParameter, ResponseSpec, Router, get

@@ -15,7 +15,6 @@ from mcp_junction.audit.seals import Seals
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.detect import Memo, names_secret
-from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import (
     clean,
     digest_params,
@@ -24,6 +23,7 @@ from mcp_junction.redaction.payloads import (
     redact_value,
     summarize,
 )
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.audit import IntentCheck
 from mcp_junction.store.audit_terms import SealedPage, SegmentBuilder, TermKey, needs_filter
 from mcp_junction.store.records import AuditPage

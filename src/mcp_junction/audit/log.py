@@ -36,8 +36,8 @@ from mcp_junction.audit.writers import (
     unknown_outcome,
 )
 from mcp_junction.errors import StoreError, StoreUnavailable
-from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import LOOKED_AT
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.audit import AuditTrail, IntentCheck
 from mcp_junction.store.records import AuditRow, AuditWriter
 from mcp_junction.tasks import Supervision, TaskScope, wait_until_set

@@ -149,6 +149,6 @@ class RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         # Imported where it is used: in stdio mode the servers are started before anything is said.
-        from mcp_junction.redaction.known import KNOWN
+        from mcp_junction.redaction.texts import KNOWN
 
         return KNOWN.redact(super().format(record))

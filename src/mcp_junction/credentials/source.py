@@ -31,7 +31,7 @@ from mcp_junction.oauth.tokens import STEP as TOKEN_REQUEST
 from mcp_junction.oauth.tokens import renewal_time
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.versions import DENIED
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.resilience.failures import Failure, FailureKind
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes

@@ -22,8 +22,8 @@ from mcp_junction.errors import AlreadyDecided, NotFound, NotPermitted, StoreErr
 from mcp_junction.policy.approvals import ApprovalState, ApprovedCall, explain_approver_refusal
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.principal import Principal
-from mcp_junction.redaction.known import KNOWN
 from mcp_junction.redaction.payloads import clean, redact_value
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.approvals import APPROVED, PENDING, ApprovalRecord, ApprovalTable
 from mcp_junction.telemetry.bus import Bus

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.errors import StoreError
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.escalations import EscalationQuery, EscalationRecord, EscalationTable
 from mcp_junction.telemetry.bus import Bus

@@ -26,7 +26,7 @@ from mcp_junction.governance.escalations import ESCALATED
 from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.policy.webhook_signing import MIN_SECRET, sign_webhook
 from mcp_junction.redaction.connections import mask_url
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.events import (
     DEAD,

@@ -1,13 +1,14 @@
 """Redaction: keeps secrets out of everything that is shown, logged, stored or sent as an event.
 
 Secrets are recognised by the *name* they stand under (``detect``) and by their *value*
-(``secrets`` finds the values in a server's definition, ``known`` remembers those of all servers and
-our own). To redact
+(``secrets`` finds the values in a server's definition, KnownSecrets remembers those of all servers
+and our own). To redact
 
-- a connection for a REST response, and to restore one that is sent back: ``connections``;
-- errors and stderr of a server, by that server's own secrets: ``texts``;
-- parameters and results for the audit: ``payloads``;
-- any text, such as log records and events, by all secrets of this process: ``known``.
+- a connection or a setting for a response, and to restore a connection that is sent back:
+  ``connections``;
+- errors and stderr of a server by its own secrets, and any text, such as log records and events, by
+  all secrets of this process: ``texts``;
+- parameters and results for the audit: ``payloads``.
 
 Encrypting what is stored is the vault's job. Results on their way to a caller are not redacted.
 """

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.redaction.detect import LONGEST, SECRET_WORDS, Memo, names_secret
-from mcp_junction.redaction.known import KNOWN, KnownSecrets
+from mcp_junction.redaction.texts import KNOWN, KnownSecrets
 
 SUMMARY: Final = 500
 LOOKED_AT: Final = 1_000

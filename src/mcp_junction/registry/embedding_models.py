@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import AddressRefused, ModelUnavailable, UsageError
 from mcp_junction.policy.outgoing import Permissions
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.search import minilm
 from mcp_junction.search.vectors import EmbeddingModel
 from mcp_junction.skills.worker import ModelWorker

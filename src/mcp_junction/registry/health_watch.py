@@ -18,7 +18,7 @@ from mcp_junction.health.probes import (
     make_url_probe,
 )
 from mcp_junction.health.verdict import GOOD, HealthFacts, HealthVerdict, ProbeKind, ProbeResult
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.registry.member import Member
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.tasks import Supervision

@@ -25,9 +25,8 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.policy.pinning import STRICT, is_quarantined, is_quarantined_by_flags
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.known_tools import ToolRules
+from mcp_junction.registry.known_tools import PreparedLists, ToolRules, ToolStorage, prepare_lists
 from mcp_junction.registry.member import INCOMPATIBLE, INVALID_SCHEMA, Decision, Member
-from mcp_junction.registry.tool_storage import PreparedLists, ToolStorage, prepare_lists
 from mcp_junction.slices import pace
 from mcp_junction.store.records import ToolRecord
 from mcp_junction.tasks import OnDemandTask

@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import AddressRefused, ModelUnavailable, StoreError
 from mcp_junction.policy.outgoing import Permissions
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.verdicts import classify_as, read_skills, store_verdicts
 from mcp_junction.skills.classifier import SkillVerdict, Subject, TaxonomySkill

@@ -23,7 +23,7 @@ from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import AlreadyExists, FileOwned, NotFound
 from mcp_junction.policy.pinning import STRICT
 from mcp_junction.policy.principal import Principal
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.registry.config_file import (
     DRAIN,
     AbsentServers,
@@ -43,10 +43,10 @@ from mcp_junction.registry.definitions import (
     record_of,
 )
 from mcp_junction.registry.inspection import drop_hidden_tools
+from mcp_junction.registry.known_tools import group_by_kind, read_stored_lists
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.metrics import State, metrics_of, state_of
 from mcp_junction.registry.parts import RegistryParts as RegistryParts  # others look for it here
-from mcp_junction.registry.tool_storage import group_by_kind, read_stored_lists
 from mcp_junction.store.records import (
     HistoryRecord,
     OfferRecord,

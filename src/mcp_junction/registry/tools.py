@@ -18,10 +18,9 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import MOST_NAMES, RegistryContext
 from mcp_junction.registry.inspection import Flags, Inspection, describe_changes, drop_hidden_tools
-from mcp_junction.registry.known_tools import ToolState
+from mcp_junction.registry.known_tools import ToolState, ToolStorage, to_item
 from mcp_junction.registry.member import Decision, Member, decision_of, is_remark
 from mcp_junction.registry.tool_settings import ToolSettingAdministration
-from mcp_junction.registry.tool_storage import ToolStorage, to_item
 from mcp_junction.store.records import ToolChanges, ToolRecord
 from mcp_junction.store.tools import was_destructive
 from mcp_junction.upstream.events import ServerChange, ServerChanged

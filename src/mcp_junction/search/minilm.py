@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mcp_junction.search.static_table import scale_rows
-from mcp_junction.search.wordpiece import WordPiece
+from mcp_junction.search.static_table import WordPiece, scale_rows
 
 if TYPE_CHECKING:
     from mcp_junction.search.static_table import Matrix

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord, NewEvent
 from mcp_junction.tasks import Supervision, TaskScope

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from mcp_junction.config.servers import ServerDefinition
-from mcp_junction.redaction.known import KNOWN
+from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.tasks import Supervision, TaskScope
 from mcp_junction.upstream.events import (
     ConnectStep,

@@ -19,8 +19,7 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.param_headers import encode_value
 from mcp_junction.protocol.sse import reconnect_delay
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, era_of
-from mcp_junction.redaction.known import KNOWN
-from mcp_junction.redaction.texts import redact_line
+from mcp_junction.redaction.texts import KNOWN, redact_line
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
