@@ -36,7 +36,7 @@ class Remote:
         self.start()
 
     def start(self) -> None:
-        argv = [sys.executable, "-m", "mcp_junction.testing.http_ledger", "--file", str(self.file)]
+        argv = [sys.executable, "-m", "tests.fakes.http_ledger", "--file", str(self.file)]
         argv += ["--port", str(self.port), *self.args]
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(argv, stdout=out, stderr=out)

@@ -18,9 +18,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote_plus, urlencode
 
+from tests.fakes.http_ledger import LedgerRequest, read_request
 from tests.fakes.protected_server import IssuedToken, Json, ProtectedServer, Response
-
-from mcp_junction.testing.http_ledger import LedgerRequest, read_request
 
 if TYPE_CHECKING:
     from tests.fakes.signed_tokens import Key

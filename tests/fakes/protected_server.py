@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any
 
-from mcp_junction.testing.http_ledger import LedgerRequest
+from tests.fakes.http_ledger import LedgerRequest
 
 Json = dict[str, Any]
 Response = tuple[int, Json | str | bytes | None, dict[str, str]]

@@ -1,6 +1,6 @@
 """The ledger server over HTTP: streamable HTTP at ``/mcp``, the older HTTP+SSE at ``/sse``.
 
-    python -m mcp_junction.testing.http_ledger --file FILE [--port PORT] [--lines] [...]
+    python -m tests.fakes.http_ledger --file FILE [--port PORT] [--lines] [...]
 
 It keeps the same ledger as its sibling on stdio and offers the same tools; a call's arguments
 choose its fault: see ``FAULTS``. Each ``initialize`` is recorded, too. SIGUSR1 makes it forget
