@@ -16,7 +16,7 @@ from mcp_junction.policy.condition_values import MAX_READ
 from mcp_junction.policy.conditions import GrantCondition
 from mcp_junction.policy.decision import CallTarget
 from mcp_junction.policy.explanation import explain
-from mcp_junction.policy.grant_set import GrantSet
+from mcp_junction.policy.grant_set import GrantSet, GrantsInForce
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
@@ -277,7 +277,7 @@ def test_a_condition_that_cannot_be_used_admits_nothing():
 def test_listing_evaluates_agent_and_tool_and_counts_the_rest_as_possible():
     def shown(when: str, name: str = "read", agent_type: str = "robot") -> bool:
         some = granted(when, agent_type=agent_type)
-        admits = some.admits_of("tools", "s1", NOW)
+        admits = GrantsInForce(some, NOW).of("tools", "files")
         is_shown = some.admits("tools", "s1", name, NOW) is not None
         assert (admits is not None and admits(name)) is is_shown
         return is_shown

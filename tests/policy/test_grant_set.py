@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from mcp_junction.policy.grant_set import MAX_NAME, GrantSet
+from mcp_junction.policy.grant_set import MAX_NAME, GrantSet, GrantsInForce
 from mcp_junction.policy.grants import KINDS, CallLimit, Grant
 from mcp_junction.policy.patterns import compile_pattern
 from mcp_junction.policy.tokens import TokenMode
@@ -75,7 +75,8 @@ def test_a_grant_whose_condition_is_not_compiled_admits_nothing():
 
 def test_it_says_when_the_next_grant_expires():
     some = GrantSet("a", [grant(str(n), expires_at=n) for n in (30.0, 10.0, 20.0)] + [grant("x")])
-    assert [some.next_expiry(at) for at in (0, 10, 19.9, 20, 30)] == [10, 20, 20, 30, None]
+    found = [GrantsInForce(some, at).until for at in (0, 10, 19.9, 20, 30)]
+    assert found == [10, 20, 20, 30, float("inf")]
 
 
 URI = "file:///srv/public/a.txt"
@@ -116,9 +117,9 @@ def test_what_is_said_of_a_servers_names_is_what_each_is_answered(kind, chosen):
         grant("set_*", "s2", kinds=KINDS),
         grant("*", kinds=KINDS),
     ][chosen]
-    some = GrantSet("a", given)
+    some = GrantSet("a", given, server_ids={"one": "s1"})
     names = [*(f"tool_{n}" for n in range(5)), "get_a", "set_a", "x", "a/../b", "get_/../b"]
-    admits = some.admits_of(kind, "s1", NOW)
+    admits = GrantsInForce(some, NOW).of(kind, "one")
     expected = [name for name in names if some.admits(kind, "s1", name, NOW) is not None]
     assert [name for name in names if admits is not None and admits(name)] == expected
     if admits is None:
@@ -126,10 +127,13 @@ def test_what_is_said_of_a_servers_names_is_what_each_is_answered(kind, chosen):
 
 
 def test_it_knows_when_it_has_everything():
-    assert GrantSet("a", [grant("*", "*")]).has_everything("tools", NOW)
-    assert not GrantSet("a", [grant("*", "*")]).has_everything("prompts", NOW)
-    assert not GrantSet("a", [grant("*")]).has_everything("tools", NOW)
-    assert not GrantSet("a", [grant("*", "*", expires_at=NOW)]).has_everything("tools", NOW)
+    def has_everything(server: str, **more) -> bool:
+        return GrantsInForce(GrantSet("a", [grant("*", server, **more)]), NOW).has_everything
+
+    assert has_everything("*", kinds=KINDS)
+    assert not has_everything("*", kinds=("tools",))
+    assert not has_everything("s1", kinds=KINDS)
+    assert not has_everything("*", kinds=KINDS, expires_at=NOW)
 
 
 def test_what_is_remembered_is_bounded():

@@ -32,15 +32,17 @@ _NOWHERE: Final[Mapping[int, int]] = {}
 class NameHistory:
     """The history of one list: which pairs were shown, and the names that are not plain."""
 
-    __slots__ = ("_names", "_owners", "_roll", "plain", "shown")
+    __slots__ = ("_roll", "names", "owners", "plain", "shown")
 
     def __init__(self, roll: Roll, spelling: Spelling) -> None:
         self.plain = roll.plain(spelling)
         self.shown = 0
         """The set of the pairs that were shown."""
         self._roll = roll
-        self._names: dict[int, str] = {}
-        self._owners: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+        """The names of pairs that were shown under another than the plain one."""
+        self.owners: dict[str, int] = {}
+        """The pairs that names belong to which are not their plain ones."""
 
     # -- looking up
 
@@ -52,29 +54,21 @@ class NameHistory:
         """The name that a pair was shown under."""
         if not self.has(number):
             return None
-        return self._names.get(number) or self.plain.names[number]
+        return self.names.get(number) or self.plain.names[number]
 
     def owner(self, name: str) -> int | None:
         """The pair that a name belongs to, since it was shown."""
-        owner = self._owners.get(name)
+        owner = self.owners.get(name)
         if owner is None:
             for number in self.plain.numbers(name):
-                if number not in self._names and self.has(number):
+                if number not in self.names and self.has(number):
                     return number
         return owner
-
-    def is_reserved(self, name: str) -> bool:
-        """Whether a name belongs to a pair that has another plain name."""
-        return name in self._owners
-
-    def has_own_name(self, number: int) -> bool:
-        """Whether a pair was shown under another name than the plain one."""
-        return number in self._names
 
     def items(self) -> Iterator[tuple[str, Pair]]:
         """Every name that was shown, and its pair."""
         for number in numbers_in(self.shown):
-            yield self._names.get(number) or self.plain.names[number], self._roll.pairs[number]
+            yield self.names.get(number) or self.plain.names[number], self._roll.pairs[number]
 
     # -- noting
 
@@ -92,8 +86,8 @@ class NameHistory:
             if self.owner(name or self.plain.names[number]) is not None:
                 pairs ^= 1 << number
             elif name is not None:
-                self._names[number] = name
-                self._owners[name] = number
+                self.names[number] = name
+                self.owners[name] = number
         self.shown |= pairs
         past = self.shown & ~offered
         if past.bit_count() > MOST_PAST:
@@ -103,7 +97,7 @@ class NameHistory:
         """Keep other spellings of shown pairs for them, when newcomers have such names."""
         for name, number in aliases.items():
             if self.has(number):
-                self._owners.setdefault(name, number)
+                self.owners.setdefault(name, number)
 
     def _forget_oldest(self, past: list[int]) -> None:
         """Forget the oldest pairs of each server that has too many it no longer offers."""
@@ -116,7 +110,7 @@ class NameHistory:
                 oldest.append(number)
         if oldest:
             left = self.changed(self._roll, freed=bits_of(oldest))
-            self.shown, self._names, self._owners = left.shown, left._names, left._owners
+            self.shown, self.names, self.owners = left.shown, left.names, left.owners
 
     # -- what follows from a change of the servers
 
@@ -131,20 +125,20 @@ class NameHistory:
         kept = self.shown & ~freed
         moved = kept & bits_of(moves)
         found.shown = kept ^ moved | bits_of([moves[n] for n in numbers_in(moved)])
-        if self._owners:
+        if self.owners:
             gone = set(numbers_in(self.shown & freed))
-            names = {n: name for n, name in self._names.items() if n not in gone}
-            found._names = {moves.get(n, n): name for n, name in names.items()}
-            owners = {name: n for name, n in self._owners.items() if n not in gone}
-            found._owners = {name: moves.get(n, n) for name, n in owners.items()}
+            names = {n: name for n, name in self.names.items() if n not in gone}
+            found.names = {moves.get(n, n): name for n, name in names.items()}
+            owners = {name: n for name, n in self.owners.items() if n not in gone}
+            found.owners = {name: moves.get(n, n) for name, n in owners.items()}
         return found
 
     def renamed(self, moves: Mapping[int, int]) -> NameHistory:
         """A history with other numbers for some pairs, which keep only shown names."""
         found = self.changed(self._roll, moves)
-        for name, number in self._owners.items():
-            if number in moves and self._names.get(number) != name:
-                del found._owners[name]
+        for name, number in self.owners.items():
+            if number in moves and self.names.get(number) != name:
+                del found.owners[name]
         return found
 
 

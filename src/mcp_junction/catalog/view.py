@@ -158,7 +158,7 @@ class View:
             if (
                 number in contested
                 or number in own
-                or history.has_own_name(number)
+                or number in history.names
                 or (number in new and self._may_be_taken(number))
             ):
                 yield number
@@ -167,7 +167,7 @@ class View:
         """Whether the plain name of a new pair may belong to a pair that was shown."""
         name = self._plain.names[number]
         meant = self._roll.meanings.spelled(name)
-        return self.history.is_reserved(name) or any(other != number for other in meant)
+        return name in self.history.owners or any(other != number for other in meant)
 
     def _belongs_to_another(self, name: str, pair: Pair) -> bool:
         """Whether the name that a new pair would get means another pair, which was shown.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from mcp_junction.policy.conditions import GrantCondition
@@ -37,16 +37,16 @@ class GrantSet:
     """The grants of one agent, as decisions ask for them."""
 
     __slots__ = (
-        "_expiries",
         "_matchers",
-        "_names",
-        "_places",
         "_remembered",
         "agent_id",
         "agent_type",
         "conditions",
+        "expiries",
         "generation",
         "grants",
+        "places",
+        "server_ids",
     )
 
     def __init__(
@@ -64,13 +64,13 @@ class GrantSet:
         """
         self.agent_id = agent_id
         self.agent_type = agent_type
-        self._names = server_ids
+        self.server_ids = server_ids
         self.generation = generation
         """Another number when the agent's grants or tokens have changed."""
         self.grants = tuple(sorted(grants, key=_leniency))
-        self._expiries = sorted(g.expires_at for g in self.grants if g.expires_at is not None)
+        self.expiries = sorted(g.expires_at for g in self.grants if g.expires_at is not None)
         self._remembered: dict[tuple[str, str, str], tuple[Grant, ...]] = {}
-        self._places: dict[tuple[str, str], list[Grant]] = {}
+        self.places: dict[tuple[str, str], list[Grant]] = {}
         """The grants of each kind and server."""
         self._matchers: dict[tuple[str, str], _Matcher] = {}
         """The same compiled, as far as they were asked for."""
@@ -80,7 +80,7 @@ class GrantSet:
         for grant in self.grants:
             if not grant.when or grant.id in usable:
                 for kind in grant.kinds:
-                    self._places.setdefault((kind, grant.server_id), []).append(grant)
+                    self.places.setdefault((kind, grant.server_id), []).append(grant)
 
     def __len__(self) -> int:
         return len(self.grants)
@@ -102,7 +102,7 @@ class GrantSet:
         condition = self.conditions.get(grant.id)
         if condition is None:
             return not grant.when
-        server = next((key for key, one in self._names.items() if one == server_id), server_id)
+        server = next((key for key, one in self.server_ids.items() if one == server_id), server_id)
         tool = {"server": server, "name": name, "kind": kind}
         agent = {"id": self.agent_id, "type": self.agent_type}
         return condition.is_possible({"agent": agent, "tool": tool})
@@ -112,56 +112,15 @@ class GrantSet:
         key = kind, server_id, name
         found = self._remembered.get(key)
         if found is None:
-            found = self._match(kind, server_id, name)
+            found = self.match(kind, server_id, name)
             if len(name) <= _LONGEST_REMEMBERED:
                 if len(self._remembered) >= _REMEMBERED:
                     self._remembered.clear()
                 self._remembered[key] = found
         return found
 
-    def admits_of(self, kind: str, server_id: str, now: float) -> Admits | None:
-        """Return what says of each of a server's names whether it is admitted; None if none is.
-
-        It holds for this moment: see ``next_expiry``.
-        """
-        places = (kind, server_id), (kind, ANY)
-        live = [g for place in places for g in self._places.get(place, ()) if g.is_live(now)]
-        if not live:
-            return None
-        if any(grant.when for grant in live):
-            return lambda name: self.admits(kind, server_id, name, now) is not None
-        if any(grant.tool_name == ANY for grant in live):
-            return admit_all
-        if all(is_exact(grant.tool_name) for grant in live):
-            names = {grant.tool_name for grant in live}
-            if kind == RESOURCES:
-                names = {name for name in names if not is_evasive_uri(name)}
-            return names.__contains__
-
-        def admits(name: str) -> bool:
-            return any(grant.is_live(now) for grant in self._match(kind, server_id, name))
-
-        return admits
-
-    def names_server(self, server_id: str, now: float) -> bool:
-        """Whether a grant is for this very server."""
-        return any(
-            grant.is_live(now)
-            for kind in KINDS
-            for grant in self._places.get((kind, server_id), ())
-        )
-
-    def has_everything(self, kind: str, now: float) -> bool:
-        """Whether one grant covers all of a kind on all servers, as the migrated ones do."""
-        grants = self._places.get((kind, ANY), ())
-        return any(g.tool_name == ANY and not g.when and g.is_live(now) for g in grants)
-
-    def next_expiry(self, now: float) -> float | None:
-        """Return when the next grant expires: what the agent may call changes by itself then."""
-        at = bisect_right(self._expiries, now)
-        return self._expiries[at] if at < len(self._expiries) else None
-
-    def _match(self, kind: str, server_id: str, name: str) -> tuple[Grant, ...]:
+    def match(self, kind: str, server_id: str, name: str) -> tuple[Grant, ...]:
+        """Find all grants for it, without remembering them."""
         matchers = self._matchers_of(kind, server_id)
         if not matchers:
             return _NOTHING
@@ -178,8 +137,8 @@ class GrantSet:
         found: list[_Matcher] = []
         for place in ((kind, server_id), (kind, ANY)):
             matcher = self._matchers.get(place)
-            if matcher is None and place in self._places:
-                matcher = self._matchers[place] = _Matcher(self._places[place])
+            if matcher is None and place in self.places:
+                matcher = self._matchers[place] = _Matcher(self.places[place])
             if matcher is not None:
                 found.append(matcher)
         return found
@@ -191,29 +150,50 @@ class GrantsInForce:
     It never changes: when a grant expires there is another.
     """
 
-    __slots__ = ("_grants", "_server_ids", "_since", "has_everything", "until")
+    __slots__ = ("_grants", "_since", "has_everything", "until")
 
-    def __init__(self, grants: GrantSet, server_ids: Mapping[str, str], now: float) -> None:
+    def __init__(self, grants: GrantSet, now: float) -> None:
         self._grants = grants
-        self._server_ids = server_ids
         self._since = now
-        expiry = grants.next_expiry(now)
-        self.until = float("inf") if expiry is None else expiry
+        later = bisect_right(grants.expiries, now)
+        self.until = grants.expiries[later] if later < len(grants.expiries) else float("inf")
         """When the next grant expires."""
-        self.has_everything = all(grants.has_everything(kind, now) for kind in KINDS)
-        """Whether it admits all there is, of every kind."""
+        self.has_everything = all(
+            any(g.tool_name == ANY and not g.when for g in self._live((kind, ANY)))
+            for kind in KINDS
+        )
+        """Whether it admits all there is, of every kind, as the migrated grants do."""
 
     def of(self, kind: str, server: str) -> Admits | None:
         """Return what says of each of a server's names whether it may be used; None if none."""
-        server_id = self._server_ids.get(server)
+        grants, now = self._grants, self._since
+        server_id = grants.server_ids.get(server)
         if server_id is None:
             return None
-        return self._grants.admits_of(kind, server_id, self._since)
+        live = [*self._live((kind, server_id)), *self._live((kind, ANY))]
+        if not live:
+            return None
+        if any(grant.when for grant in live):
+            return lambda name: grants.admits(kind, server_id, name, now) is not None
+        if any(grant.tool_name == ANY for grant in live):
+            return admit_all
+        if all(is_exact(grant.tool_name) for grant in live):
+            names = {grant.tool_name for grant in live}
+            if kind == RESOURCES:
+                names = {name for name in names if not is_evasive_uri(name)}
+            return names.__contains__
+        return lambda name: any(grant.is_live(now) for grant in grants.match(kind, server_id, name))
 
     def names(self, server: str) -> bool:
         """Whether a grant is for this very server."""
-        server_id = self._server_ids.get(server)
-        return server_id is not None and self._grants.names_server(server_id, self._since)
+        server_id = self._grants.server_ids.get(server)
+        places = [(kind, server_id) for kind in KINDS if server_id is not None]
+        return any(True for place in places for _ in self._live(place))
+
+    def _live(self, place: tuple[str, str]) -> Iterator[Grant]:
+        """Iterate over the grants of a kind on a server that have not expired."""
+        grants = self._grants.places.get(place, ())
+        return (grant for grant in grants if grant.is_live(self._since))
 
 
 class _Matcher:

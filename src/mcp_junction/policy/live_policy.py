@@ -125,7 +125,7 @@ class LivePolicy:
         self._grantees: dict[str, str] = {}
         """The agent of each grantee."""
         self._generations = itertools.count(1)
-        self._nothing = GrantsInForce(GrantSet(""), {}, 0.0)
+        self._nothing = GrantsInForce(GrantSet(""), 0.0)
         self.version = 0
         """Another number after each change of any agent: what was decided before may be void."""
         self._next_expiry = _NEVER
@@ -192,7 +192,7 @@ class LivePolicy:
         made = self.make_set(agent_id, grants, next(self._generations), agent_type)
         self._sets[key] = made
         (self.conditional.add if made.conditions else self.conditional.discard)(key)
-        in_force = GrantsInForce(made, self._server_ids, now)
+        in_force = GrantsInForce(made, now)
         self._in_force[key] = in_force
         self._next_expiry = min(self._next_expiry, in_force.until)
 
@@ -218,8 +218,7 @@ class LivePolicy:
         changed = self.find_expiring(now)
         self.version += bool(changed)
         for agent_id in changed:
-            grants = self._sets[agent_id]
-            self._in_force[agent_id] = GrantsInForce(grants, self._server_ids, now)
+            self._in_force[agent_id] = GrantsInForce(self._sets[agent_id], now)
         if now >= self._next_expiry:
             self._next_expiry = min((one.until for one in self._in_force.values()), default=_NEVER)
         return changed
@@ -318,7 +317,6 @@ class LivePolicy:
         now: float,
         *,
         server_name: str = "",
-        presented: PresentedToken | None = None,
         grantee: str | None = None,
         call: CallReader | None = None,
     ) -> Explanation:
@@ -328,10 +326,7 @@ class LivePolicy:
         """
         found = [agent_id, *self.grantees_of(agent_id)] if grantee is None else [grantee]
         agents = [Principal(agent_id, Role.AGENT, grantee=one) for one in found]
-        decisions = [
-            self.decide(agent, None, target, now, presented=presented, call=call)
-            for agent in agents
-        ]
+        decisions = [self.decide(agent, None, target, now, call=call) for agent in agents]
         return explain(
             next((one for one in decisions if one.allowed), decisions[0]),
             self.of(agent_id),

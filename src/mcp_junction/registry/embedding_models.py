@@ -83,13 +83,13 @@ class _Embeddings(msgspec.Struct):
 class EndpointModel:
     """Any endpoint that takes OpenAI's ``POST …/embeddings``."""
 
-    def __init__(self, settings: Settings, dialer: Dialer | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._url = settings.embedding_base_url.rstrip("/") + "/embeddings"
         self._model = settings.embedding_model
         self._key = settings.embedding_api_key
         if self._key:
             KNOWN.learn_value(self._key)
-        self._dialer = dialer or Dialer(Permissions(allow_private=True, allow_http=not self._key))
+        self._dialer = Dialer(Permissions(allow_private=True, allow_http=not self._key))
         self._dimensions = 0
         self.id = f"openai:{self._url}:{self._model}/search"
 

@@ -47,7 +47,7 @@ _LONGEST_PAUSE: Final = 3600.0
 class LLMEndpoint:
     """Asks one model at one endpoint. Nothing that it sends or is told is logged."""
 
-    def __init__(self, settings: Settings, dialer: Dialer | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._provider = PROVIDERS[settings.llm_provider]()
         self._url = (settings.llm_base_url or self._provider.base_url).rstrip("/")
         self._url += self._provider.path
@@ -56,7 +56,7 @@ class LLMEndpoint:
             KNOWN.learn_value(self._key)
         self.model = settings.llm_model
         # As for servers of the config file; but a key goes over plain http to this machine only.
-        self._dialer = dialer or Dialer(Permissions(allow_private=True, allow_http=not self._key))
+        self._dialer = Dialer(Permissions(allow_private=True, allow_http=not self._key))
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def classify(

@@ -58,11 +58,18 @@ def metrics_of(
         member = context.members.find(server_id)
         return calls.name_of(server_id) if member is None else member.name
 
-    families: list[AnyFamily] = [*_servers(context), _sessions(junction)]
-    families += [*_health(context, facts_of), *_audit(context), *_tasks(context)]
-    families += [_unattributed(junction), *_webhook(junction)]
-    families += families_of_calls(calls, circuits_of(junction), name_of)
-    return format_families(families)
+    return format_families(
+        [
+            *_servers(context),
+            _sessions(junction),
+            *_health(context, facts_of),
+            *_audit(context),
+            *_tasks(context),
+            _unattributed(junction),
+            *_webhook(junction),
+            *families_of_calls(calls, circuits_of(junction), name_of),
+        ]
+    )
 
 
 def circuits_of(junction: Junction) -> list[BreakerRow]:

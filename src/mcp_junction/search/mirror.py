@@ -15,7 +15,7 @@ from mcp_junction.errors import JunctionError, VectorStoreError
 from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.vectors import VectorCache, VectorRow, VectorStore
-from mcp_junction.tasks import TaskScope
+from mcp_junction.tasks import OnDemandTask, TaskScope
 
 log = logging.getLogger("mcp_junction.search")
 
@@ -37,7 +37,6 @@ class VectorMirror:
         retry: float,
     ) -> None:
         """``store`` gets no tools of the servers in ``kept_here``."""
-        self._tasks = tasks
         self._store = store
         self._cache = cache
         self._model = model
@@ -48,7 +47,9 @@ class VectorMirror:
         self._removed: set[Pair] = set()
         self._given: list[Pair] = []
         """Tools that were given since the store was last settled."""
-        self._working: asyncio.Task[None] | None = None
+        self._task = OnDemandTask(tasks, "vector store", self._work)
+        self.wait_until_current = self._task.wait_until_done
+        """Waits until the store has everything."""
         self.error = ""
         """Why the store could not be asked the last time; empty when it could."""
 
@@ -67,19 +68,15 @@ class VectorMirror:
 
     def wake(self) -> None:
         """Give the store what was noted, in the background."""
-        if self._is_behind and (self._working is None or self._working.done()):
-            self._working = self._tasks.supervise("vector store", self._work, is_vital=False)
-
-    async def wait_until_current(self) -> None:
-        """Wait until the store has everything."""
-        if self._working is not None:
-            await asyncio.wait({self._working})
+        if self._is_behind:
+            self._task.wake()
 
     @property
     def _is_behind(self) -> bool:
         return bool(self._removed or self._wanted or self._given)
 
     async def _work(self) -> None:
+        self._task.news.clear()
         while self._is_behind:
             try:
                 await self._give()

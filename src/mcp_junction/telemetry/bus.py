@@ -15,7 +15,7 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.events import Events
 from mcp_junction.store.records import EventRecord, NewEvent
-from mcp_junction.tasks import Supervision, TaskScope
+from mcp_junction.tasks import TaskScope
 
 log = logging.getLogger("mcp_junction.bus")
 
@@ -47,8 +47,11 @@ class Bus:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._tasks = TaskScope("the bus")
+        self.supervision = self._tasks.supervision
+        """The status of the task that stores events."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lost = 0
+        self.lost = 0
+        """Events that were never stored."""
 
     # -- publishing
 
@@ -149,16 +152,6 @@ class Bus:
         self._wake.set()
         await self._idle.wait()
 
-    @property
-    def supervision(self) -> Supervision:
-        """The status of the task that stores events."""
-        return self._tasks.supervision
-
-    @property
-    def lost(self) -> int:
-        """Events that were never stored."""
-        return self._lost
-
     def _on_timer(self) -> None:
         self._timer = None
         self._wake.set()
@@ -193,9 +186,9 @@ class Bus:
             reader.wake()
 
     def _lose(self, count: int) -> None:
-        if count and not self._lost:
+        if count and not self.lost:
             log.error("events are being lost: the store does not take them")
-        self._lost += count
+        self.lost += count
 
 
 def make_gap_event(after: int, first: int) -> EventRecord:

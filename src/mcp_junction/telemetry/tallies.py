@@ -205,30 +205,26 @@ class CallTallies:
     def __init__(self, labelled: int = LABELLED, counted: int = COUNTED) -> None:
         self._max_labelled = labelled
         self._max_counted = counted
-        self._current: dict[ToolKey, Tally] = {}
+        self.current: dict[ToolKey, Tally] = {}
+        """What was counted in the current minute."""
         self._totals: dict[ToolKey, Tally] = {}
         self._other = Tally()
         self._busyness: dict[ToolKey, float] = {}
 
     def open(self, key: ToolKey) -> Tally:
         """Return the tally of a pair for the current minute."""
-        tally = self._current.get(key)
+        tally = self.current.get(key)
         if tally is None:
-            if len(self._current) >= self._max_counted:
+            if len(self.current) >= self._max_counted:
                 key = OTHER
             if key != OTHER and key not in self._totals and len(self._totals) < self._max_labelled:
                 self._totals[key] = Tally()
-            tally = self._current.setdefault(key, Tally())
+            tally = self.current.setdefault(key, Tally())
         return tally
-
-    @property
-    def current(self) -> Mapping[ToolKey, Tally]:
-        """What was counted in the current minute."""
-        return self._current
 
     def take_minute(self) -> dict[ToolKey, Tally]:
         """Return what was counted since the last time, and begin anew."""
-        taken, self._current = self._current, {}
+        taken, self.current = self.current, {}
         for key, tally in taken.items():
             self._totals.get(key, self._other).add(tally)
         self._rank(taken)
@@ -238,7 +234,7 @@ class CallTallies:
         """Return what was counted since the beginning, of the busiest pairs and of all others."""
         found = {key: Tally().add(tally) for key, tally in self._totals.items()}
         other = Tally().add(self._other)
-        for key, tally in self._current.items():
+        for key, tally in self.current.items():
             found.get(key, other).add(tally)
         if other.bins:
             found[OTHER] = other
