@@ -153,3 +153,51 @@ async def test_a_condition_that_takes_long_to_compile_does_not_hold_up_others(
     process.sync.keep_time()
     await process.sync._compile_late()
     assert process.allows(b'{"n": 1}', "a1")
+
+
+async def test_conditions_that_nobody_uses_are_forgotten(monkeypatch):
+    """Who may change the policy could fill the memory with them."""
+    monkeypatch.setattr(condition_compiler, "RECENT", 100)
+    made = ConditionCompiler()
+    (used,) = await made.compile_all(["args.used == 1"])
+    for some in range(4):
+        await made.compile_all([f"args.n == {some}{n:02d}" for n in range(25)])
+    assert len(made.compiled) <= 10
+    assert made.compiled["args.used == 1"] is used
+    again = await made.compile("args.n == 000")
+    assert again.source == "args.n == 000"
+
+
+async def test_grants_in_force_keep_their_conditions(opened, monkeypatch):
+    """Also where many come at once, and when another grant of the agent changes later."""
+    monkeypatch.setattr(condition_compiler, "RECENT", 20)
+    here = await opened()
+    for n in range(5):
+        await give(here.store, grant_of(f"a{n}", when=f"args.n == {n}"), Tokens(f"t{n}"))
+    await here.poll()
+    agents = {f"a{n}": f'{{"n": {n}}}'.encode() for n in range(5)}
+    assert [here.allows(raw, agent) for agent, raw in agents.items()] == [True] * 5
+    await here.sync.conditions.compile_all(f"args.other == {n}" for n in range(5))
+    here.sync.put_extra("a0#x", "a0", [])
+    who = Principal("a0", Role.AGENT, grantee="a0#x")
+    asked = Asked(agents["a0"])
+    assert here.policy.decide(who, None, READ, time.time(), call=asked).allowed
+
+
+async def test_a_child_that_cannot_be_started_holds_up_no_revocation(opened, monkeypatch):
+    """Its conditions are compiled as soon as one can be started."""
+
+    def fail(sources):
+        raise OSError(24, "Too many open files")
+
+    process = await opened()
+    await give(process.store, grant_of("a1", when="args.n == 1"), Tokens("a"))
+    await give(process.store, grant_of("a2"), Tokens("b"))
+    with monkeypatch.context() as broken:
+        broken.setattr(condition_compiler, "_try_in_child", fail)
+        await process.poll()
+        assert process.allows(b"{}", "a2")
+        await process.sync._compile_late()
+        assert not process.allows(b'{"n": 1}', "a1")
+    await process.sync._compile_late()
+    assert process.allows(b'{"n": 1}', "a1")

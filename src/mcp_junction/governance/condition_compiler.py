@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
+from weakref import WeakValueDictionary
 
 from mcp_junction.errors import ConditionError
 from mcp_junction.policy.cel_syntax import parse_condition
@@ -29,37 +30,56 @@ _CHILD: Final = Path(__file__).with_name("condition_child.py")
 _UNUSABLE: Final = "it takes too much time or memory to compile; simplify it"
 _UNREADABLE: Final = "it is not valid CEL"
 _MAX_REMEMBERED: Final = 10_000
+RECENT: Final = 65_536
+"""Characters of the conditions that are kept though no grant in force has them. A compiled one
+takes up to 200 bytes for each."""
 
 
 class ConditionCompiler:
-    """The conditions that can be used, and why others cannot, by their source."""
+    """The conditions that can be used, and why others cannot, by their source.
+
+    A compiled condition stays for as long as somebody holds it, as the grants in force do, or it is
+    one of those that were asked for last. Any other is compiled again when it is asked for.
+    """
 
     def __init__(self) -> None:
-        self.compiled: dict[str, GrantCondition] = {}
+        self.compiled: WeakValueDictionary[str, GrantCondition] = WeakValueDictionary()
         self.refused: dict[str, ConditionError] = {}
+        self._recent: dict[str, GrantCondition] = {}
+        """Those that were asked for last, the latest at the end."""
+        self._recent_size = 0
 
     async def compile(self, source: str) -> GrantCondition:
         """Compile one condition. Raises ConditionError."""
-        await self.compile_all([source])
-        found = self.compiled.get(source)
-        if found is None:
+        found = await self.compile_all([source])
+        if not found:
             raise self.refused.get(source) or ConditionError(0, _UNUSABLE)
-        return found
+        return found[0]
 
-    async def compile_all(self, sources: Iterable[str]) -> None:
-        """Compile those that are not known yet; ``refused`` says why some cannot be used."""
-        new = [one for one in dict.fromkeys(sources) if one and one not in self.compiled]
-        waiting = [one for one in new if one not in self.refused and self._parse(one)]
+    async def compile_all(self, sources: Iterable[str]) -> list[GrantCondition]:
+        """Compile those that are not known yet; ``refused`` says why some cannot be used.
+
+        Return those that can be used: hold them until the grants that have them do.
+        """
+        usable: list[GrantCondition] = []
+        waiting: list[str] = []
+        for source in dict.fromkeys(sources):
+            known = self.compiled.get(source)
+            if known is not None:
+                self._keep(known, usable)
+            elif source and source not in self.refused and self._parse(source):
+                waiting.append(source)
         while waiting:
             answers, is_over = await asyncio.to_thread(_try_in_child, waiting)
             for source, is_compiled in zip(waiting, answers, strict=False):
                 if is_compiled:
-                    self._compile(source)
+                    self._compile(source, usable)
                 else:
                     self._refuse(source, ConditionError(0, _UNREADABLE))
             waiting = waiting[len(answers) :]
             if waiting and (is_over or not answers):  # the next one has ended the child
                 self._refuse(waiting.pop(0), ConditionError(0, _UNUSABLE))
+        return usable
 
     def _parse(self, source: str) -> bool:
         try:
@@ -69,11 +89,22 @@ class ConditionCompiler:
             return False
         return True
 
-    def _compile(self, source: str) -> None:
+    def _compile(self, source: str, usable: list[GrantCondition]) -> None:
         try:
-            self.compiled[source] = GrantCondition(source)
+            made = self.compiled[source] = GrantCondition(source)
         except ConditionError as error:
             self._refuse(source, error)
+        else:
+            self._keep(made, usable)
+
+    def _keep(self, condition: GrantCondition, usable: list[GrantCondition]) -> None:
+        """Add a condition to what is returned, and keep it for those that ask for it next."""
+        usable.append(condition)
+        recent, source = self._recent, condition.source
+        self._recent_size += 0 if recent.pop(source, None) else len(source)
+        recent[source] = condition
+        while self._recent_size > RECENT:
+            self._recent_size -= len(recent.pop(next(iter(recent))).source)
 
     def _refuse(self, source: str, error: ConditionError) -> None:
         if len(self.refused) >= _MAX_REMEMBERED:

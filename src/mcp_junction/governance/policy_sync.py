@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.governance.condition_compiler import ConditionCompiler
+from mcp_junction.policy.conditions import GrantCondition
 from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Grants, Principal, Role
@@ -109,8 +110,7 @@ class PolicySync:
                 found = await self._store.policy.load_agents(agent_ids, now)
             except StoreUnavailable:
                 found = {agent_id: AgentPolicy([], []) for agent_id in agent_ids}
-            await self._compile(found)
-            self._put(found, now)
+            await self._compile_and_put(found, now)
 
     async def run(self) -> None:
         """Let go of grants in time, and of all while the store is away."""
@@ -140,9 +140,9 @@ class PolicySync:
     async def _read_all(self, generation: int) -> None:
         now = self._wall_clock()
         found = await self._store.policy.load(now)
-        await self._compile(found)
         gone = [agent for agent in self._policy.agents if agent not in found]
-        self._put({**found, **{agent: AgentPolicy([], []) for agent in gone}}, now)
+        without = {agent: AgentPolicy([], []) for agent in gone}
+        await self._compile_and_put({**found, **without}, now)
         self._generation = generation
 
     async def _read_changed(self, generation: int) -> None:
@@ -156,34 +156,48 @@ class PolicySync:
             return
         now = self._wall_clock()
         found = await tables.load_agents(changed, now)
-        await self._compile(found)
-        self._put(found, now)
+        await self._compile_and_put(found, now)
         self._generation = last
 
-    async def _compile(self, found: Mapping[str, AgentPolicy]) -> None:
-        """Compile the conditions of agents; what takes long must not hold up a revocation."""
+    async def _compile_and_put(self, found: Mapping[str, AgentPolicy], now: float) -> None:
+        held = await self._compile(found)
+        self._put(found, now)
+        del held  # the grants in force hold them now
+
+    async def _compile(self, found: Mapping[str, AgentPolicy]) -> list[GrantCondition]:
+        """Compile the conditions of agents; what takes long must not hold up a revocation.
+
+        Nor must a child process that cannot be started.
+        """
         sources = {grant.when for policy in found.values() for grant in policy.grants} - {""}
         if not sources:
-            return
+            return []
         try:
             async with asyncio.timeout(_COMPILING):
-                await self.conditions.compile_all(sources)
-        except TimeoutError:
+                return await self.conditions.compile_all(sources)
+        except (TimeoutError, OSError):
             late = {agent for agent, one in found.items() if any(g.when for g in one.grants)}
             self._uncompiled |= late
+            return []
 
     async def _compile_late(self) -> None:
         """Compile what could not be compiled in time, and take it into force."""
         agents, self._uncompiled = self._uncompiled, set()
         for agent_id in agents:
             grants = self._policy.of(agent_id)
-            await self.conditions.compile_all(grant.when for grant in grants.grants)
+            try:
+                held = await self.conditions.compile_all(grant.when for grant in grants.grants)
+            except OSError as error:  # too many files are open, say
+                log.error("the conditions of %s cannot be compiled now: %s", agent_id, error)
+                self._uncompiled.add(agent_id)
+                continue
             if self._policy.of(agent_id) is grants:
                 before = self._shown(agent_id)
                 tokens = [t for some in self._policy.tokens_of(agent_id).values() for t in some]
                 now, kind = self._wall_clock(), grants.agent_type
                 self._policy.put(agent_id, grants.grants, tokens, now, kind)
                 self._tell([AgentChange(agent_id, before)])
+            del held  # the grants in force hold them now
 
     def _put(self, found: Mapping[str, AgentPolicy], now: float) -> None:
         changes = []

@@ -86,6 +86,7 @@ class GrantCondition:
     """A condition that can be evaluated."""
 
     __slots__ = (
+        "__weakref__",
         "_args",
         "_context",
         "_execute",

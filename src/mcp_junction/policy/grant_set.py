@@ -74,7 +74,8 @@ class GrantSet:
         """The grants of each kind and server."""
         self._matchers: dict[tuple[str, str], _Matcher] = {}
         """The same compiled, as far as they were asked for."""
-        usable = {g.id: conditions[g.when] for g in self.grants if g.when in conditions}
+        found = ((g.id, conditions.get(g.when)) for g in self.grants if g.when)
+        usable = {grant_id: one for grant_id, one in found if one is not None}
         self.conditions: Mapping[str, GrantCondition] = usable
         """The conditions of grants, by the ids of these."""
         for grant in self.grants:
