@@ -76,18 +76,23 @@ class Headstart(NamedTuple):
 
 
 def start_warden() -> WardenProcess:
-    """Start a warden process."""
+    """Start a warden process. Raises OSError."""
     ours, theirs = socket.socketpair()
     token = os.urandom(8).hex()
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _PROGRAM, _HERE, str(theirs.fileno()), token],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(theirs.fileno(),),
-        start_new_session=True,
-        env={"PATH": os.defpath, _DUMPABLE: os.environ.get(_DUMPABLE, "")},
-    )
-    theirs.close()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, _HERE, str(theirs.fileno()), token],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+            env={"PATH": os.defpath, _DUMPABLE: os.environ.get(_DUMPABLE, "")},
+        )
+    except OSError:  # too many files are open, say
+        ours.close()
+        raise
+    finally:
+        theirs.close()
     ours.settimeout(_SEND_TIMEOUT)
     return WardenProcess(ours, process, token)
 
@@ -121,9 +126,9 @@ def start_program(
 def head_start(
     config: Config, environ: Mapping[str, str], warden: WardenProcess
 ) -> Headstart | None:
-    """Start every stdio server of a config; a program that is not found is reported later.
+    """Start every stdio server of a config; one that cannot be started is tried again later.
 
-    A warden that has nothing to do is dismissed.
+    The error is reported then. A warden that has nothing to do is dismissed.
     """
     # Not imported above, so that the warden starts before the modules for configs are imported.
     from mcp_junction.upstream.child_env import child_env
@@ -140,7 +145,7 @@ def head_start(
         env = child_env(definition, environ, config.identity, inherit=inherit)
         try:
             pipes = start_program(number, definition, env, warden.send)
-        except ServerError:
+        except (ServerError, OSError):
             continue
         started[definition.key] = (number, pipes)
     return Headstart(warden, started)

@@ -28,6 +28,7 @@ from mcp_junction.tasks import wait_for_any, wait_until_set
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.child_env import explain_start_failure
 from mcp_junction.upstream.flight import WRITTEN, Flight
+from mcp_junction.upstream.headstart import Pipes
 from mcp_junction.upstream.link import LinkEnd, LinkListener, find_cause
 from mcp_junction.upstream.multiplexer import MultiplexedLink
 from mcp_junction.upstream.outcome import LINK_FAILED
@@ -137,24 +138,33 @@ class StdioLink(MultiplexedLink):
         for fd in (pipes.stdin, pipes.stdout):
             _enlarge_pipe(fd)
         try:
-            await self._connect_pipes(*pipes)
+            await self._connect_pipes(pipes)
         except BaseException:  # nobody else knows of the process yet
             self._ward.kill()
+            self._close_pipes()
             raise
 
-    async def _connect_pipes(self, stdin: int, stdout: int, stderr: int) -> None:
+    async def _connect_pipes(self, pipes: Pipes) -> None:
         loop = asyncio.get_running_loop()
-        pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(stdin, "wb", 0))
-        self._stdin = Outbox(pipe)
-        if self._stalls is not None:
-            self._stalls.watch(self)
-        self._stdout, _ = await loop.connect_read_pipe(
-            lambda: _Pipe(self._on_stdout, self._on_stdout_end), os.fdopen(stdout, "rb", 0)
-        )
-        err, _ = await loop.connect_read_pipe(
-            lambda: _Pipe(self._on_stderr, self._stderr_ended.set), os.fdopen(stderr, "rb", 0)
-        )
-        self._pipes = [pipe, self._stdout, err]
+        modes = ("wb", "rb", "rb")
+        files = [os.fdopen(fd, mode, 0) for fd, mode in zip(pipes, modes, strict=True)]
+        try:
+            pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, files.pop(0))
+            self._pipes.append(pipe)
+            self._stdin = Outbox(pipe)
+            if self._stalls is not None:
+                self._stalls.watch(self)
+            self._stdout, _ = await loop.connect_read_pipe(
+                lambda: _Pipe(self._on_stdout, self._on_stdout_end), files.pop(0)
+            )
+            self._pipes.append(self._stdout)
+            err, _ = await loop.connect_read_pipe(
+                lambda: _Pipe(self._on_stderr, self._stderr_ended.set), files.pop(0)
+            )
+            self._pipes.append(err)
+        finally:
+            for file in files:  # those that nothing reads: an earlier one could not be taken
+                file.close()
 
     async def end(self, grace: float) -> None:
         """Close its stdin, then send SIGTERM, then kill it; returns when it has exited."""
@@ -175,15 +185,18 @@ class StdioLink(MultiplexedLink):
 
     async def release(self, why: str) -> None:
         """Close the pipes and end every flight."""
+        self._close_pipes()
+        self._on_stdout_end()  # an answer that has come is still an answer
+        self._stdout = None  # it holds our methods: a reference cycle
+        await self.multiplexer.close(why)
+
+    def _close_pipes(self) -> None:
         if self._stalls is not None:
             self._stalls.forget(self)
         for pipe in self._pipes:
             pipe.close()
         self._pipes = []
         self._stdin = None
-        self._on_stdout_end()  # an answer that has come is still an answer
-        self._stdout = None  # it holds our methods: a reference cycle
-        await self.multiplexer.close(why)
 
     async def describe_end(self) -> LinkEnd:
         """How it ended, once its stderr is read too."""

@@ -101,16 +101,25 @@ class Warden:
             if self._running is None:
                 self._connect(start_warden())
             self._wards[number] = ward
-            self.send(order, fds)
+            try:
+                self.send(order, fds)
+            except OSError:
+                del self._wards[number]
+                raise
 
         return ward, start_program(number, definition, env, send)
 
     def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send a message to the warden process, if it runs."""
+        """Send a message to the warden process, if it runs.
+
+        Raises OSError when the system takes no more descriptors; then nothing was sent.
+        """
         if self._running is not None:
             try:
                 self._running.send(message, fds)
-            except OSError:
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:  # it has not read the orders before
+                    raise
                 self._on_lost()
 
     async def close(self) -> None:

@@ -8,12 +8,16 @@ socket closes, for whatever reason, it ends all its descendants and exits.
 It runs isolated (``python -I -S``), imports nothing of ours and little else: the servers cannot
 start before it has. So it forks by hand, and messages, length-prefixed, are encoded by ``marshal``,
 which is part of the interpreter; both ends run the same one.
+
+When it has no file descriptor left it refuses to start a program, and goes on. To end one, it needs
+a descriptor to read the process table, for which it keeps a spare one.
 """
 
 from __future__ import annotations
 
 import array
 import ctypes
+import errno
 import marshal
 import os
 import select
@@ -30,6 +34,7 @@ if TYPE_CHECKING:  # importing typing would double the time this takes to start
 MARK = "MCP_JUNCTION_CHILD"
 DUMPABLE = "JUNCTION_DUMPABLE"
 GRACE_AT_END = 0.5
+_FULL = "too many files are open in the process that starts servers"
 _SET_PDEATHSIG, _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 1, 4, 36
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -45,7 +50,10 @@ class WardenLoop:
         self.token = token
         self.pid = os.getpid()
         self.buffer = b""
-        self.fds: list[int] = []
+        self.received: list[list[int]] = []
+        """The descriptors of each start that is not carried out yet: one message has those of one.
+        If they could not all be received, some or all are missing."""
+        self.spare: int | None = None
         self.children: dict[int, int] = {}  # pid -> the number the gateway knows it by
         self.starting: dict[int, int] = {}  # pid -> the pipe that closes when its program runs
         self.poll = select.poll()
@@ -53,6 +61,7 @@ class WardenLoop:
     def run(self, wakeup: int) -> None:
         for fd in (self.sock.fileno(), wakeup):
             self.poll.register(fd, select.POLLIN)
+        self.keep_spare()
         while True:
             ready = dict(self.poll.poll())
             for pid in [pid for pid, pipe in self.starting.items() if pipe in ready]:
@@ -65,21 +74,23 @@ class WardenLoop:
                 break
             if gateway and not self.receive():
                 break
+        self.use_spare()
         end_everything(GRACE_AT_END, list(self.children))
 
     def receive(self) -> bool:
         space = socket.CMSG_SPACE(3 * array.array("i").itemsize)
         try:
-            data, ancillary, _, _ = self.sock.recvmsg(65536, space)
+            data, ancillary, flags, _ = self.sock.recvmsg(65536, space)
         except OSError:
             return False
+        received = array.array("i")
         for level, kind, payload in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                handed = array.array("i")
-                handed.frombytes(payload)
-                self.fds += handed
-                for fd in handed:
-                    os.set_inheritable(fd, False)
+                received.frombytes(payload)
+        for fd in received:
+            os.set_inheritable(fd, False)
+        if received or flags & socket.MSG_CTRUNC:
+            self.received.append(received.tolist())
         if not data:
             return False
         self.buffer += data
@@ -100,7 +111,7 @@ class WardenLoop:
         for pid in [pid for pid, child in self.children.items() if child == number]:
             self.report_start(pid)  # before that it has no group and no mark
             if message["do"] == "kill":
-                kill_tree(pid, self.mark(number))
+                self.kill(pid, number)
             else:
                 signal_group(pid, message["signal"])
 
@@ -109,23 +120,56 @@ class WardenLoop:
 
         All our descriptors close when it runs; that of the pipe shows it.
         """
-        fds, self.fds = self.fds[:3], self.fds[3:]
-        env = {**message["env"], MARK: self.mark(number)}
-        readable, writable = os.pipe()
+        fds = self.received.pop(0) if self.received else []
         try:
-            pid = os.fork()
-            if pid == 0:
-                self.become(message["argv"], env, message["cwd"], fds, writable)
+            pid, pipe = self.fork(number, message, fds)
         except OSError as error:
-            os.close(readable)
             self.send(child=number, errno=error.errno, error=error.strerror)
             return
         finally:
-            for fd in (*fds, writable):
+            for fd in fds:
                 os.close(fd)
         self.children[pid] = number
-        self.starting[pid] = readable
-        self.poll.register(readable, select.POLLIN)
+        self.starting[pid] = pipe
+        self.poll.register(pipe, select.POLLIN)
+
+    def fork(self, number: int, message: dict[str, Any], fds: list[int]) -> tuple[int, int]:
+        """Fork a program's process; return its pid, and the pipe. Raises OSError."""
+        if len(fds) < 3:
+            raise OSError(errno.EMFILE, _FULL)
+        try:
+            readable, writable = os.pipe()
+        except OSError as error:
+            raise OSError(error.errno, _FULL) from None
+        try:
+            pid = os.fork()
+            if pid == 0:
+                env = {**message["env"], MARK: self.mark(number)}
+                self.become(message["argv"], env, message["cwd"], fds, writable)
+        except OSError:
+            os.close(readable)
+            raise
+        finally:
+            os.close(writable)
+        return pid, readable
+
+    def kill(self, pid: int, number: int) -> None:
+        """Kill a server and all that it started."""
+        self.use_spare()
+        kill_tree(pid, self.mark(number))
+        self.keep_spare()
+
+    def use_spare(self) -> None:
+        """Close the spare descriptor, so that the process table can be read."""
+        if self.spare is not None:
+            os.close(self.spare)
+            self.spare = None
+
+    def keep_spare(self) -> None:
+        try:
+            self.spare = os.dup(self.sock.fileno())
+        except OSError:  # the whole system has none left; it is tried again after the next use
+            self.spare = None
 
     def report_start(self, pid: int) -> None:
         """Report whether a program was started, unless that was reported already."""
@@ -172,7 +216,7 @@ class WardenLoop:
             number = self.children.pop(ended.si_pid, None)
             if number is not None:
                 # Before its pid is free again: processes it left would keep its pipes open.
-                kill_tree(ended.si_pid, self.mark(number))
+                self.kill(ended.si_pid, number)
             _, status = os.waitpid(ended.si_pid, 0)
             if number is not None:
                 self.send(child=number, exit=os.waitstatus_to_exitcode(status))
@@ -207,7 +251,11 @@ def signal_group(pid: int, number: int) -> None:
 def process_table() -> dict[int, tuple[int, int]]:
     """Map the pid of every visible process to its parent and session."""
     found = {}
-    for name in os.listdir("/proc") if _LINUX else ():
+    try:
+        names = os.listdir("/proc") if _LINUX else []
+    except OSError:  # no descriptor is left: what is known otherwise has to do
+        names = []
+    for name in names:
         if name.isdigit():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
