@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 
@@ -239,19 +240,46 @@ async def test_what_is_told_after_the_end_is_counted_as_lost(store, opener, capl
         await log.intent(log.entry("intent", "bot", "x"))
 
 
-async def test_what_is_told_while_the_chain_is_closed_is_stored_or_counted(
-    store, opener, monkeypatch, caplog
-):
+async def test_what_is_told_while_the_chain_is_closed_is_stored(store, opener, monkeypatch):
     leave = store.audit.leave
 
     async def leave_late(*given: object) -> None:
-        log.record(log.entry("call", "bot", "late"))
+        log.record(log.entry("call", "bot", "before"))
         await leave(*given)
+        log.record(log.entry("call", "bot", "after"))
 
     async with opener.new_log(store) as log:
         monkeypatch.setattr(store.audit, "leave", leave_late)
-    stored = [row for row in await rows(store, kind="call") if row.action == "late"]
-    assert stored or log.lost
+    assert [row.action for row in await rows(store, kind="call")] == ["before", "after"]
+    assert log.lost == 0
+    assert await is_sound(opener, store)
+
+
+async def test_a_chain_that_cannot_be_closed_counts_what_it_has_not_stored(
+    store, opener, monkeypatch, caplog
+):
+    """Whatever stops it: the store that is away, a new kind of error, or a cancellation."""
+
+    async def fail(*given: object, **more: object) -> None:
+        log.record(log.entry("call", "bot", "x"))
+        monkeypatch.setattr(store.audit, "append", stay)
+        raise failure
+
+    async def stay(*given: object, **more: object) -> None:
+        await asyncio.Event().wait()
+
+    kept = store.audit.leave, store.audit.append
+    for failure in (StoreUnavailable("away"), ValueError("new"), asyncio.CancelledError()):
+        with suppress(ValueError, asyncio.CancelledError):
+            async with opener.new_log(store) as log:
+                monkeypatch.setattr(store.audit, "leave", fail)
+        assert (log.lost, log.supervision.down) == (1, [])
+        assert "not be stored before the end: 1" in caplog.text
+        caplog.clear()
+        log.record(log.entry("call", "bot", "x"))
+        assert log.lost == 2
+        monkeypatch.setattr(store.audit, "leave", kept[0])
+        monkeypatch.setattr(store.audit, "append", kept[1])
 
 
 async def test_a_store_that_fails_in_a_new_way_is_no_store(store, opener, monkeypatch, caplog):

@@ -217,16 +217,25 @@ class AuditLog:
             async with asyncio.timeout(_LAST_TRY):
                 await self.flush()
                 await self._trail.leave([self.writer], self._now(), self._chain.index.close())
+                while self.waiting:  # recorded meanwhile
+                    await self.flush()
         except (TimeoutError, StoreUnavailable):
             pass  # what is left is counted below
+        finally:
+            self._loop = None  # entries from now on are counted as lost
+            await self._end()
+
+    async def _end(self) -> None:
+        """End the task that stores rows, and count what it has not stored."""
+        left = self.waiting
+        if left:
+            self._lose(left)
+            log.error("audit entries that could not be stored before the end: %d", left)
         if self._timer is not None:
             self._timer.cancel()
+        self._refuse(StoreUnavailable("the audit is closed"))
         await self._tasks.close()
         self._checkpointer.close()
-        self._loop = None  # entries from now on are counted as lost
-        if self.waiting:  # among them what was recorded while the chain was closed
-            self._lose(self.waiting)
-        self._refuse(StoreUnavailable("the audit is closed"))
 
     async def flush(self) -> None:
         """Wait until all entries are stored, and so is a checkpoint of them."""
