@@ -10,6 +10,7 @@ from tests.http.peer_http import HttpPeer
 from tests.http.wire import BOUND, Wire
 
 from mcp_junction.config.settings import Quota
+from mcp_junction.listener.http.sessions import HttpSession
 from mcp_junction.listener.http.streams import KEPT_EVENTS, EventStream
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.tasks import TaskScope
@@ -51,6 +52,16 @@ async def resumed(gateway, client, last_event_id: str) -> Wire:
     response = await wire.response()
     assert (response.status, response.is_stream) == (200, True)
     return wire
+
+
+def kept_stream(gateway) -> tuple[HttpSession, EventStream]:
+    """The one stream of the one session that keeps any."""
+    ((found, stream),) = [
+        (found, stream)
+        for found in gateway.service._registry._sessions.values()
+        for stream in (found.streams or {}).values()
+    ]
+    return found, stream
 
 
 # -- which form an answer has
@@ -178,6 +189,46 @@ async def test_an_answer_that_came_while_the_client_was_away_waits_for_it(gatewa
     assert [event.message["id"] for event in await later.rest() if event.data] == [4]
     done = await resumed(gateway, client, answer.id)
     assert [event for event in await done.rest() if event.data] == []
+
+
+async def test_a_resumed_stream_is_dropped_a_while_after_it_has_delivered_its_end(gateway):
+    client = await gateway.front(listens=False)
+    wire = await begun(gateway, client, call("hold", 4))
+    await wire.response()
+    primer = await wire.event()
+    wire.reset()
+    await client.told("p.release")
+    again = await resumed(gateway, client, primer.id)
+    *_, answer = await again.rest()
+    assert answer.message["id"] == 4
+    found, stream = kept_stream(gateway)
+    gateway.service._registry.sweep()
+    assert kept_stream(gateway) == (found, stream), "it may have lost the end on its way"
+    gateway.service._registry.sweep()
+    assert not found.streams
+    del stream
+    assert found.session.usage.bytes == 0
+
+
+async def test_a_resumed_stream_that_is_lost_again_waits_for_its_client(gateway):
+    client = await gateway.front(listens=False)
+    wire = await begun(gateway, client, call("hold", 4))
+    await wire.response()
+    primer = await wire.event()
+    wire.reset()
+    again = await resumed(gateway, client, primer.id)
+    progress = await again.event()
+    again.reset()
+    _, stream = kept_stream(gateway)
+    async with asyncio.timeout(BOUND):
+        while stream.is_attached:
+            await asyncio.sleep(0)
+    await client.told("p.release")
+    for _ in range(3):
+        gateway.service._registry.sweep()
+    last = await resumed(gateway, client, progress.id)
+    *_, answer = await last.rest()
+    assert answer.message["id"] == 4
 
 
 async def test_a_question_asked_while_the_client_was_away_waits_for_it(gateway):

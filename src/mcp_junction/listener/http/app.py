@@ -374,7 +374,7 @@ class HttpListener:
         exchange: AsgiExchange | None = scope.get("exchange")
         if exchange is not None:
             exchange.principal = principal
-            exchange.when_gone = partial(stream.release, ended)
+            exchange.when_left = partial(stream.release, ended)
             if exchange.is_gone:  # it left while its token was verified
                 stream.release(ended)
             await ended

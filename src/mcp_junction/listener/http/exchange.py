@@ -64,6 +64,8 @@ class AsgiExchange(msgspec.Struct, eq=False):
     """Whether the response is complete or the client has left."""
     when_gone: Callable[[], None] | None = None
     """Called when that comes about: who sets it looks first whether it has."""
+    when_left: Callable[[], None] | None = None
+    """Called when the client leaves before the response is complete."""
     _read: bool = False
     _head: bytes = b""
     _started: bool = False
@@ -117,6 +119,9 @@ class AsgiExchange(msgspec.Struct, eq=False):
             self._disconnected.set_result(None)
         if self.when_gone is not None:
             self.when_gone()
+        left, self.when_left = self.when_left, None
+        if left is not None and not self.complete:
+            left()
 
     async def receive(self) -> dict[str, Any]:
         if not self._read:
@@ -170,6 +175,6 @@ class AsgiExchange(msgspec.Struct, eq=False):
         if data:
             self._connection.write(data)
         if not more:
-            self.disconnect()
             self.complete = True
+            self.disconnect()
             self._connection.finish(self)
