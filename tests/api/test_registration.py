@@ -209,6 +209,7 @@ async def test_what_was_declared_is_known_after_a_restart_and_goes_with_the_serv
     rows = [row.action for row in await run.rows(actor="ann") if row.kind == "outcome"]
     assert rows == ["server.register", "tools.declare"]
     await run.registry.remove("box", ADMIN)
+    assert run.registry.tools.known.declared(record.id) == {}
     assert await run.store.declared_tools.all() == []
     await until(lambda: not list(run.registry.tools.known.of()))
 

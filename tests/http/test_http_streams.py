@@ -221,7 +221,7 @@ async def test_a_resumed_stream_that_is_lost_again_waits_for_its_client(gateway)
     again.reset()
     _, stream = kept_stream(gateway)
     async with asyncio.timeout(BOUND):
-        while stream.is_attached:
+        while stream.is_attached:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
     await client.told("p.release")
     for _ in range(3):

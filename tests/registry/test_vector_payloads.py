@@ -4,10 +4,13 @@ import asyncio
 import warnings
 
 import pytest
+from tests.plugin_registry import ADMIN
 from tests.registry.test_skills import MAIL, classified
 
+from mcp_junction.protocol.names import Pair
 from mcp_junction.registry import search_vectors
 from mcp_junction.search.qdrant import QdrantVectors
+from mcp_junction.search.vectors import KeptVector
 from mcp_junction.testing.fakes import InProcessModel
 
 
@@ -69,3 +72,18 @@ async def test_a_point_says_all_of_its_tool_and_its_skills_once_it_is_classified
     assert "communication" in sent.skill_ids
     known = {"skill_ids": sent.skill_ids, "primary_skill_id": sent.primary_skill_id}
     assert after["post.send_email"] == told | {"is_classified": True} | known
+
+
+async def test_vectors_that_the_store_does_not_take_go_with_their_tools(single, toolbox):
+    run = await single()
+    record = await run.add("post", await toolbox(MAIL))
+    vectors = search_vectors.StoredVectors(run.registry, run.store)
+    kept = {name: KeptVector("h", bytes(1024)) for name in ("send_email", "unknown")}
+    await vectors.save("post", "m", kept)
+    assert list(vectors._unsaved["post", "m"]) == ["unknown"]
+    await run.registry.remove(record.id, ADMIN)
+    await vectors.save("post", "m", kept)
+    assert vectors._unsaved["post", "m"] == kept
+    for name in kept:
+        vectors.forget(Pair("post", name), "m")
+    assert vectors._unsaved == {}

@@ -208,6 +208,28 @@ async def test_while_the_model_is_away_words_have_to_do_and_then_vectors_follow(
     assert (await here.find("weather"))[0] == "sky.forecast"
 
 
+async def test_nothing_stays_in_memory_of_tools_that_left(world):
+    here = world()
+    await here.follow({"mail": MAIL, "sky": SKY})
+    await here.follow({"mail": MAIL[:1]})
+    ((server, _), kept), *others = here.vectors._cache._kept.items()
+    assert (server, list(kept), others) == ("mail", [MAIL[0].name], [])
+
+
+async def test_nothing_stays_in_memory_of_tools_that_leave_while_they_are_embedded(world):
+    here = world()
+    embed = here.process.embed
+
+    async def leave(texts):
+        here.finder.follow({})
+        await here.finder.wait_until_current()
+        return await embed(texts)
+
+    here.process.embed = here.vectors._feeds[0].embed = leave
+    await here.follow({"sky": SKY})
+    assert here.vectors._cache._kept == {}
+
+
 async def test_a_store_that_is_away_delays_the_vectors(world):
     here = world()
     real, refused = here.vectors._cache.save, []

@@ -264,7 +264,7 @@ class AbsentServers:
             detail = {"absent": True}
             async with self._context.audit_act(actor, "server.remove", record, detail=detail):
                 await self._context.store.servers.remove(record.id)
-                self._context.tool_settings.forget_server(record.id)
+                self._context.forget_server(record.id)
         self._context.publish("server.removed", record)
 
     async def explain_taken_name(self, name: str) -> AlreadyExists:

@@ -51,6 +51,11 @@ class RegistryContext:
         self.on_classified: Callable[[list[Pair]], None] = lambda _: None
         """Told which tools were given other skills."""
 
+    def forget_server(self, server_id: str) -> None:
+        """Forget what is known of the tools of a server that was removed for good."""
+        self.tool_settings.forget_server(server_id)
+        self.known_tools.forget_declared(server_id)
+
     def audit_act(
         self, actor: Principal, action: str, record: ServerRecord, **more: Any
     ) -> AbstractAsyncContextManager[None]:

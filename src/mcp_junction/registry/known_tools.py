@@ -218,6 +218,10 @@ class KnownTools:
             one.tool_name: to_item(one.tool_name, one.definition) for one in tools
         }
 
+    def forget_declared(self, server_id: str) -> None:
+        """Forget what a server declared that was removed for good."""
+        self._declared.pop(server_id, None)
+
     def replace_declared(self, tools: Iterable[DeclaredTool]) -> set[str]:
         """Take these for all servers; return the servers that have declared something else."""
         before, after = self._declared, dict[str, dict[str, ListItem]]()

@@ -333,7 +333,7 @@ class Registry:
             async with self._context.audit_act(actor, "server.remove", member.record):
                 await self._context.store.servers.remove(member.id)
                 self._servers.remove(member.name, DRAIN)
-                self._context.tool_settings.forget_server(member.id)
+                self._context.forget_server(member.id)
             self._context.publish("server.removed", member.record)
 
     async def reload(self, config: Config) -> Reloaded:

@@ -132,8 +132,18 @@ class StoredVectors:
             rows = [StoredVector(name, *kept) for name, kept in vectors.items()]
             for name in await self._vectors.put(member.id, model, rows):
                 del unsaved[name]
+                self._drop(server, model, name)
         if unsaved:
             self._unsaved.setdefault((server, model), {}).update(unsaved)
+
+    def forget(self, pair: Pair, model: str) -> None:
+        self._drop(pair.server, model, pair.name)
+
+    def _drop(self, server: str, model: str, name: str) -> None:
+        vectors = self._unsaved.get((server, model), {})
+        vectors.pop(name, None)
+        if not vectors:
+            self._unsaved.pop((server, model), None)
 
 
 class SkillMemberships:

@@ -147,6 +147,8 @@ class SemanticIndex:
             self._numbers.pop(tool.pair, None)
         for feed in self._feeds:
             feed.texts.pop(number, None)
+            if tool is not None:
+                self._cache.forget(tool.pair, feed.model)
         if tool is not None and self._mirror is not None:
             self._mirror.remove(tool.pair)
         self._changes += 1
@@ -224,6 +226,9 @@ class SemanticIndex:
             for (_, tool, _), vector in zip(page, vectors, strict=True)
         }
         await self._cache.save(page[0][1].pair.server, feed.model, kept)
+        for _, tool, _ in page:
+            if tool.pair not in self._numbers:  # it has left meanwhile
+                self._cache.forget(tool.pair, feed.model)
         self._settle(feed, [(number, tool) for number, tool, _ in page])
 
     def _settle(self, feed: _Feed, done: Sequence[tuple[int, _Tool]]) -> None:

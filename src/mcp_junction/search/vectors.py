@@ -142,6 +142,9 @@ class VectorCache(Protocol):
         """Keep vectors of a server's tools, instead of those they had by this model."""
         ...
 
+    def forget(self, pair: Pair, model: str) -> None:
+        """Let go of what is in memory of a tool that has left."""
+
 
 class MemoryCache:
     """Keeps vectors in memory, where there is no store."""
@@ -154,6 +157,13 @@ class MemoryCache:
 
     async def save(self, server: str, model: str, vectors: Mapping[str, KeptVector]) -> None:
         self._kept.setdefault((server, model), {}).update(vectors)
+
+    def forget(self, pair: Pair, model: str) -> None:
+        key = pair.server, model
+        vectors = self._kept.get(key, {})
+        vectors.pop(pair.name, None)
+        if not vectors:
+            self._kept.pop(key, None)
 
 
 class EmbeddingModel(Protocol):
