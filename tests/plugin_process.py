@@ -3,7 +3,11 @@
 What was imported and collected stays until the end, so the collector of garbage need not look at it
 again and again: many tests call it, and a worker that knows all tests has a million objects. And
 nothing here talks to another machine: a client that reads the certificates of the authorities, as
-each does when it is made, finds a folder without any.
+each does when it is made, finds a folder without any. httpcore asks for `sniffio` whenever it
+takes a lock, and Python looks for what is not installed in all folders each time: here it is told.
+And pytest leaves alone the asserts of libraries that come with a plugin: it would parse what they
+load late, perhaps in two threads at one time, which Python 3.11 cannot do (`SystemError: AST
+constructor recursion depth mismatch`).
 
 Programs that tests start run as they will for users: coverage does not follow them, which costs
 each 0.2 s and makes it half as fast. Where the program itself is the subject, or is nowhere else
@@ -20,9 +24,11 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -45,9 +51,15 @@ _PROGRAMS = {"cli", "demo"}
 _LONG = {"conformance"}
 """Folders with the longest tests: first, or at the end one worker has one of them alone."""
 
+_NOT_PARSED: Final = {"anyio", "hypothesis", "schemathesis"}
+"""Libraries whose asserts pytest would show the parts of, as those of a plugin."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("SSL_CERT_DIR", str(Path(__file__).parent))
+    config.pluginmanager.rewrite_hook._must_rewrite.difference_update(_NOT_PARSED)
+    if find_spec("sniffio") is None:
+        sys.modules["sniffio"] = None  # type: ignore[assignment]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Run in the background by a shell: what tests start would ignore it, too.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -162,15 +161,6 @@ class _Entrance:
         await self._app(scope, receive, send)
 
 
-def _load_anyio() -> None:
-    """Have loaded what the thread with the routes and the client of the test would both load.
-
-    pytest parses it for its asserts, and Python 3.11 cannot do that in two threads at one time.
-    """
-    for name in ("_backends._asyncio", "_core._fileio", "_core._sockets"):
-        import_module(f"anyio.{name}")
-
-
 async def open_credentials(stack: AsyncExitStack, store: Any, parts: Any, config: Config) -> Any:
     """The credentials of a gateway, as `mcp-junction serve` opens them."""
 
@@ -201,7 +191,6 @@ async def serve_api(
     The model of skills computes in this process, unless it ``has_worker``. Searches go by words,
     unless it ``has_vectors``. Unless without ``grants``, the-agent may use everything.
     """
-    _load_anyio()
     config = config or without_file({}, settings)
     store = await opener()
     audit = await opener.log(store)

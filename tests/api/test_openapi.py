@@ -4,12 +4,14 @@ import asyncio
 import json
 import re
 from functools import cache
+from importlib.util import find_spec
 from itertools import count
 from typing import Any
 
 import pytest
 import requests
 import schemathesis
+from _pytest.assertion.rewrite import AssertionRewritingHook
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import (
@@ -106,6 +108,12 @@ async def test_generated_requests_get_documented_answers_and_no_failure(
         attack, document, served.url, served.keys[role], mode, examples[role]
     )
     assert sent >= 10
+
+
+def test_no_thread_of_requests_has_pytest_parse_what_it_loads():
+    """Two threads that parse at one time fail in Python 3.11 (`plugin_process.py`)."""
+    late = find_spec("schemathesis.specs.openapi.schemas")
+    assert not isinstance(late.loader, AssertionRewritingHook)
 
 
 async def test_the_description_is_complete(gateway):
