@@ -257,7 +257,7 @@ class Service:
         await stop.wait()
         has_lost_listener = serving.done() and not serving.cancelled()
         await self._drain(hurried or asyncio.Event())
-        server.should_exit = True
+        server.stop()
         sweeping.cancel()
         watching.cancel()
         await asyncio.wait({serving}, timeout=5)

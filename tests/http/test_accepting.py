@@ -99,12 +99,12 @@ def ends(client: socket.socket) -> None:
 
 @pytest.mark.req("R-SUPERVISE")
 async def test_a_service_whose_http_server_ends_by_itself_ends_with_an_error(tmp_path, monkeypatch):
-    is_over = False
+    over = asyncio.Event()
 
-    async def tick(self, counter):
-        return is_over
+    async def main_loop(self):
+        await over.wait()
 
-    monkeypatch.setattr("mcp_junction.listener.http.server.HttpServer.on_tick", tick)
+    monkeypatch.setattr("mcp_junction.listener.http.server.HttpServer.main_loop", main_loop)
     async with AsyncExitStack() as stack:
         junction = await stack.enter_async_context(Junction(without_file({}, {})))
         store = await open_store(default_url(tmp_path), Vault.from_environment({}, tmp_path))
@@ -114,6 +114,6 @@ async def test_a_service_whose_http_server_ends_by_itself_ends_with_an_error(tmp
         service = Service(junction, keys, "127.0.0.1", on_listening=heard)
         serving = asyncio.ensure_future(service.serve("127.0.0.1", 0, asyncio.Event()))
         await asyncio.wait_for(listening.wait(), BOUND)
-        is_over = True
+        over.set()
         with pytest.raises(JunctionError, match="ended by itself"):
             await asyncio.wait_for(serving, BOUND)

@@ -28,6 +28,8 @@ from mcp_junction.upstream.http.dialer import fingerprint, refuse_password
 log = logging.getLogger("mcp_junction.http")
 
 KEEP_ALIVE: Final = 75
+GRACE: Final = 5
+"""Seconds that responses have to be sent when the server ends."""
 _TURNS: Final = 4
 """What the loop needs to make a connection of what it accepted, and to begin what serves it."""
 CERTIFICATE_EVERY: Final = 1.0
@@ -122,13 +124,19 @@ class HttpServer(uvicorn.Server):
             server_header=False,
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=GRACE,
             backlog=4096,
         )
         config.load()
         config.ssl = certificate.context if certificate is not None else None
         super().__init__(config)
         self.servers = []
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Have ``serve`` close what is idle, finish what runs, and return."""
+        self.should_exit = True
+        self._stopping.set()
 
     async def wait_until_started(self, serving: asyncio.Task[None]) -> tuple[str, int]:
         """Wait until it listens; its host, as in a URL, and port. Raises UsageError when it cannot.
@@ -155,9 +163,27 @@ class HttpServer(uvicorn.Server):
             for server in self.servers:  # whoever is cancelled listens no longer, either
                 server.close()
 
+    async def main_loop(self) -> None:
+        """Wait for the end. uvicorn looks ten times a second, for a header that we do not send."""
+        await self._stopping.wait()
+
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        await stop_accepting(self.servers)  # it tells only those to leave that it knows
-        await super().shutdown(sockets)
+        """End all connections, as soon as each has sent its response: uvicorn waits 0.1 s more."""
+        await stop_accepting(self.servers)  # only those are told to leave that are known
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await _turns()
+        try:
+            async with asyncio.timeout(GRACE):
+                while self._is_serving():  # noqa: ASYNC110 - uvicorn has no event
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            log.error("requests still ran %d s after the end was asked for", GRACE)
+            for task in self.server_state.tasks:
+                task.cancel()
+
+    def _is_serving(self) -> bool:
+        return bool(self.server_state.connections or self.server_state.tasks)
 
     def capture_signals(self) -> Any:
         return contextlib.nullcontext()
