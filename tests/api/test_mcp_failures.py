@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_junction.governance.escalations import FailedCall
+from mcp_junction.governance.failures import FailedCall
 from mcp_junction.resilience.failures import Failure, FailureKind
 from mcp_junction.upstream.events import ServerChange
 

@@ -9,7 +9,7 @@ import pytest
 from tests.plugin_rest import SERVERS, serve_api
 from tests.registry.toolbox import BOUND
 
-from mcp_junction.governance.escalations import FailedCall
+from mcp_junction.governance.failures import FailedCall
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.store.records import AuditQuery

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_junction.audit.chain import Chain, Entry
-from mcp_junction.audit.seals import TAG, Seals
+from mcp_junction.audit.checkpoints import TAG, Seals
 from mcp_junction.redaction.payloads import digest_params, summarize
 from mcp_junction.store.records import AuditRow
 

@@ -7,7 +7,7 @@ from tests.calls.world import World
 from mcp_junction.calls.pipeline import GovernedStages
 from mcp_junction.calls.stages.breaker import CircuitBreaker
 from mcp_junction.calls.stages.retry import RetryCalls
-from mcp_junction.governance.circuits import Circuits
+from mcp_junction.governance.failures import Circuits
 from mcp_junction.governance.tool_facts import ToolFactsCache, ToolSettings
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.resilience.breaker import BreakerSettings

@@ -106,7 +106,7 @@ async def test_a_crash_after_the_execution_is_unknown_and_not_made_up_for_by_ano
 
 
 def _open() -> Any:
-    from mcp_junction.store.escalations import EscalationQuery
+    from mcp_junction.store.resilience import EscalationQuery
 
     return EscalationQuery(is_open=True)
 

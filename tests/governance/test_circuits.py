@@ -6,7 +6,7 @@ import pytest
 from tests.plugin_store import Opener
 
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.governance.circuits import Circuits
+from mcp_junction.governance.failures import Circuits
 from mcp_junction.resilience.breaker import BreakerSettings
 from mcp_junction.resilience.breakers import CircuitOpen, Permit
 from mcp_junction.resilience.failures import Failure, FailureKind
@@ -184,7 +184,7 @@ class Broken:
 async def test_circuits_go_on_in_memory_while_the_store_is_away(
     opener: Opener, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mcp_junction.governance.circuits._RETRY", 0.01)
+    monkeypatch.setattr("mcp_junction.governance.failures._RETRY", 0.01)
     store = await opener()
     broken = Broken(store.circuits)
     store.circuits = broken

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from mcp_junction.errors import NotFound, StoreUnavailable
-from mcp_junction.governance import escalations as module
-from mcp_junction.governance.escalations import Escalations, FailedCall
+from mcp_junction.governance import failures as module
+from mcp_junction.governance.failures import Escalations, FailedCall
 from mcp_junction.resilience.clock import SystemClock
-from mcp_junction.store.escalations import EscalationQuery
+from mcp_junction.store.resilience import EscalationQuery
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry.bus import Bus
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mcp_junction.governance.policy_upgrade import MIGRATED_FILE, migrate_agents
+from mcp_junction.governance.policy_admin import MIGRATED_FILE, migrate_agents
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.grants import ANY, KINDS, GrantSource
 from mcp_junction.policy.principal import Role

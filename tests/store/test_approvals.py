@@ -10,8 +10,8 @@ import pytest
 
 from mcp_junction.errors import NotFound, VaultError
 from mcp_junction.policy.approvals import ApprovalState
-from mcp_junction.store.approvals import ApprovalQuery, ApprovalRecord
 from mcp_junction.store.database import Query
+from mcp_junction.store.grants import ApprovalQuery, ApprovalRecord
 
 APPROVER = Path(__file__).parent / "approver.py"
 NOW = 1_000.0

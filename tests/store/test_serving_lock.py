@@ -11,13 +11,12 @@ import pytest
 from mcp_junction.cli import keys
 from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import UsageError
-from mcp_junction.store.serving_lock import hold_serving_lock
-from mcp_junction.store.store import default_url, sqlite_file
+from mcp_junction.store.store import default_url, hold_serving_lock, sqlite_file
 
 HOLD = """
 import subprocess, sys
 from pathlib import Path
-from mcp_junction.store.serving_lock import hold_serving_lock
+from mcp_junction.store.store import hold_serving_lock
 with hold_serving_lock(Path(sys.argv[1])):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     print(child.pid, flush=True)

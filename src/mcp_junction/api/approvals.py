@@ -1,9 +1,13 @@
-"""Routes ``/api/v1/mcp/approvals``: calls that wait for a person, and decisions about them."""
+"""Routes ``/api/v1/mcp/approvals`` and ``/escalations``: what people decide about and see to.
+
+Approvals are calls that wait for a person; escalations are calls that failed although all was
+tried. The webhook, which is told of both, is in ``mcp_metrics.py``.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -18,6 +22,7 @@ from mcp_junction.api.routes import (
     Context,
     Cursor,
     Limit,
+    OfServer,
     caller,
     decode_time_cursor,
     find_governed,
@@ -25,9 +30,13 @@ from mcp_junction.api.routes import (
     page_by_time,
     read_model,
 )
+from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.governance.approvals import Approvals
+from mcp_junction.governance.failures import Escalations
 from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
-from mcp_junction.store.approvals import ApprovalQuery, ApprovalRecord
+from mcp_junction.policy.principal import Principal, has_right
+from mcp_junction.store.grants import ApprovalQuery, ApprovalRecord
+from mcp_junction.store.resilience import EscalationQuery, EscalationRecord
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
@@ -87,7 +96,7 @@ async def list_approvals(
     asked = ApprovalQuery(time.time(), pending, decode_time_cursor(cursor), limit + 1)
     found = await _approvals(context).table.read(asked)
     items, headers = page_by_time(request, found, limit, lambda one: (one.requested_at, one.id))
-    return Response([_show(context, record) for record in items], headers=headers)
+    return Response([_show_approval(context, record) for record in items], headers=headers)
 
 
 @get(
@@ -98,7 +107,7 @@ async def list_approvals(
 )
 async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
     with errors_of("APPROVAL"):
-        return _show(context, await _approvals(context).table.find(approval_id))
+        return _show_approval(context, await _approvals(context).table.find(approval_id))
 
 
 @post(
@@ -115,7 +124,7 @@ async def reveal_approval(
     await read_model(request, Nothing, optional=True)
     with errors_of("APPROVAL"):
         record, arguments = await _approvals(context).reveal(approval_id, caller(request))
-    shown = _show(context, record)
+    shown = _show_approval(context, record)
     shown.arguments = msgspec.json.decode(arguments) if arguments else None
     return shown
 
@@ -151,7 +160,9 @@ async def _decide(
     given = await read_model(request, ApprovalDecision, optional=True)
     with errors_of("APPROVAL"):
         approvals, who = _approvals(context), caller(request)
-        return _show(context, await approvals.decide(approval_id, approve, who, given.note))
+        return _show_approval(
+            context, await approvals.decide(approval_id, approve, who, given.note)
+        )
 
 
 def _approvals(context: Context) -> Approvals:
@@ -159,7 +170,7 @@ def _approvals(context: Context) -> Approvals:
     return find_governed(context, lambda governance: governance.approvals, otherwise)
 
 
-def _show(context: Context, record: ApprovalRecord) -> Approval:
+def _show_approval(context: Context, record: ApprovalRecord) -> Approval:
     return Approval(
         record.id,
         record.state_at(time.time()),
@@ -179,8 +190,164 @@ def _show(context: Context, record: ApprovalRecord) -> Approval:
     )
 
 
+# -- escalations
+
+_MAX_NOTE: Final = 2_000
+EscalationId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
+OfAgent = Annotated[
+    str | None, QueryParameter(max_length=255, description="Only calls under this agent's name.")
+]
+Acknowledged = Annotated[
+    bool | None, QueryParameter(description="Only those that were, or were not, acknowledged.")
+]
+
+
+class Escalation(msgspec.Struct):
+    """Calls of one agent to one tool that failed although all was tried."""
+
+    id: Annotated[str, Meta(examples=["5f2d8a3b9c0e1f47"])]
+    agent_id: Annotated[str, Meta(examples=["agent-001"])]
+    server_id: Annotated[str, Meta(description="The server's name.", examples=["context7"])]
+    tool_name: Annotated[str, Meta(examples=["search"])]
+    failure: Annotated[str, Meta(description="How the last one failed.", examples=["timeout"])]
+    message: Annotated[str, Meta(examples=["server 'context7' did not answer within 30 s"])]
+    delivery: Annotated[
+        str | None,
+        Meta(description="Whether the last one may have run.", examples=["unknown"]),
+    ]
+    attempts: Annotated[int, Meta(description="Of the last one.", examples=[3])]
+    correlation_id: Annotated[str | None, Meta(description="Of the last one.")]
+    count: Annotated[int, Meta(description="How many failed until somebody saw to it.")]
+    first_at: str | None
+    last_at: str | None
+    acknowledged_at: str | None
+    acknowledged_by: str | None
+    note: str | None
+
+
+class Acknowledgement(msgspec.Struct, forbid_unknown_fields=True):
+    """Who acknowledges may say what was done."""
+
+    note: Annotated[
+        Annotated[str, Meta(max_length=_MAX_NOTE)] | None, Meta(examples=["the key had expired"])
+    ] = None
+
+
+@get(
+    opt=needs(Right.READ_AUDIT, or_only=Right.READ_OWN_CALLS),
+    responses=mcp_error_responses("SERVER_NOT_FOUND"),
+    summary="List calls that failed although all was tried",
+    description="After all retries and fallbacks, the newest first; repeated failures share one"
+    " until it is acknowledged. Agents see those of their own calls. The header `Link` leads to the"
+    " next page.",
+)
+async def list_escalations(
+    request: AnyRequest,
+    context: Context,
+    agent_id: OfAgent = None,
+    server_id: OfServer = None,
+    acknowledged: Acknowledged = None,
+    limit: Limit = DEFAULT_LIMIT,
+    cursor: Cursor = None,
+) -> Response[list[Escalation]]:
+    principal, beginning = caller(request), 0.0
+    if not has_right(principal, Right.READ_AUDIT):
+        beginning = await context.store.policy.agents.find_time_made(principal.id)
+        if agent_id not in (None, principal.id):
+            return Response([])
+        agent_id = principal.id
+    asked = EscalationQuery(
+        agent_id,
+        None if server_id is None else _find_server(context, principal, server_id),
+        None if acknowledged is None else not acknowledged,
+        decode_time_cursor(cursor),
+        limit + 1,
+    )
+    found = await _escalations(context).read(asked)
+    found = [record for record in found if record.first_at >= beginning]
+    items, headers = page_by_time(request, found, limit, lambda one: (one.first_at, one.id))
+    names = context.server_names
+    return Response([_show_escalation(names, record) for record in items], headers=headers)
+
+
+@post(
+    "/{escalation_id:str}/acknowledge",
+    opt=needs(Right.CHANGE_POLICY, Acknowledgement),
+    status_code=200,
+    responses=mcp_error_responses("ESCALATION_NOT_FOUND", has_body=True),
+    summary="Acknowledge an escalation",
+    description="The next failure makes another one. A second time changes nothing.",
+)
+async def acknowledge_escalation(
+    request: AnyRequest, context: Context, escalation_id: EscalationId
+) -> Escalation:
+    given = await read_model(request, Acknowledgement, optional=True)
+    escalations, who = _escalations(context), caller(request)
+    async with context.registry.audit.act(
+        who.id, who.role.value, "escalation.acknowledge", target=escalation_id[:100]
+    ):
+        try:
+            record = await escalations.acknowledge(escalation_id, who.id, given.note)
+        except NotFound:
+            raise RequestError(
+                "ESCALATION_NOT_FOUND", "there is no such escalation; see GET …/escalations"
+            ) from None
+    return _show_escalation(context.server_names, record)
+
+
+def _escalations(context: Context) -> Escalations:
+    otherwise = "calls are not governed here, so nothing is escalated"
+    return find_governed(context, lambda governance: governance.escalations, otherwise)
+
+
+def _find_server(context: Context, principal: Principal, ref: str) -> str:
+    """Return the id of a server; for an agent, one that is not known is like one without calls."""
+    try:
+        return context.registry.find(ref).id
+    except NotFound:
+        if has_right(principal, Right.READ_AUDIT):
+            raise
+        return ""
+
+
+def _show_escalation(names: dict[str, str], record: EscalationRecord) -> Escalation:
+    return Escalation(
+        record.id,
+        record.agent_id,
+        names.get(record.server_id, record.server_id),
+        record.tool_name,
+        record.failure,
+        record.message,
+        record.delivery,
+        record.attempts,
+        record.correlation_id,
+        record.count,
+        format_time(record.first_at),
+        format_time(record.last_at),
+        format_time(record.acknowledged_at),
+        record.acknowledged_by,
+        record.note,
+    )
+
+
 ROUTES = Router(
-    "/api/v1/mcp/approvals",
-    route_handlers=[list_approvals, show_approval, reveal_approval, approve_call, deny_call],
-    tags=["policies"],
+    "/api/v1/mcp",
+    route_handlers=[
+        Router(
+            "/approvals",
+            route_handlers=[
+                list_approvals,
+                show_approval,
+                reveal_approval,
+                approve_call,
+                deny_call,
+            ],
+            tags=["policies"],
+        ),
+        Router(
+            "/escalations",
+            route_handlers=[list_escalations, acknowledge_escalation],
+            tags=["mcp"],
+        ),
+    ],
 )

@@ -13,8 +13,8 @@ from mcp_junction.config.settings import OFF
 from mcp_junction.credentials.credentials import Credentials, no_tables
 from mcp_junction.credentials.sign_ins import SignIns
 from mcp_junction.governance.approvals import PAGES, Approvals
-from mcp_junction.governance.door_grants import DoorGrants
 from mcp_junction.governance.policy_admin import PolicyAdministration, token_ttl_of
+from mcp_junction.governance.policy_sync import DoorGrants
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.http.approval_pages import ApprovalPages

@@ -1,4 +1,6 @@
-"""Routes ``/api/v1/mcp/metrics`` and ``/circuit-breakers``: how calls go, over a time and now."""
+"""Routes ``/api/v1/mcp/metrics``, ``/circuit-breakers`` and ``/webhook``: how calls go, over a time
+and now, and what the operator's address was told of it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from mcp_junction.api.errors import field_error
-from mcp_junction.api.mcp_audit import find_server_id, parse_time
 from mcp_junction.api.models import format_time
+from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     DEFAULT_LIMIT,
@@ -22,14 +24,18 @@ from mcp_junction.api.routes import (
     ServerRef,
     caller,
     find_governed,
+    find_server_id,
     mcp_error_responses,
     page_as_array,
+    parse_time,
     read_model,
 )
-from mcp_junction.errors import RequestError
-from mcp_junction.governance.circuits import Circuits
+from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.governance.failures import Circuits
+from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
+from mcp_junction.store.events import DeliveryState
 from mcp_junction.telemetry.tallies import Tally, ToolKey, percentiles
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
@@ -289,10 +295,79 @@ def _circuit_key(row: CircuitBreakerMetrics) -> tuple[str, str]:
     return row.server_id, row.tool_name
 
 
+# -- the webhook
+
+DeliveryId = Annotated[str, PathParameter(max_length=40, description="Its `webhook-id`.")]
+_SHOWN: Final = 200
+_COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)
+
+
+class GivenUp(msgspec.Struct):
+    """A delivery that was given up."""
+
+    id: Annotated[str, Meta(description="The `webhook-id` that it had.", examples=["evt_17"])]
+    type: Annotated[str, Meta(examples=["call.escalated"])]
+    at: Annotated[str | None, Meta(description="When it happened.")]
+    attempts: int
+    why: Annotated[str, Meta(examples=["it answered 500"])]
+
+
+class WebhookState(msgspec.Struct):
+    """What the webhook was told."""
+
+    url: Annotated[str, Meta(description="Without secrets.")]
+    delivered: Annotated[int, Meta(description="Deliveries of the last day.")]
+    waiting: Annotated[int, Meta(description="Deliveries that were not accepted yet.")]
+    failed: Annotated[int, Meta(description="Deliveries of 30 days that were given up.")]
+    dead: Annotated[list[GivenUp], Meta(description="The last of those, the newest first.")]
+
+
+@get(
+    opt=needs(Right.READ_AUDIT),
+    responses=mcp_error_responses("NOT_FOUND"),
+    summary="Show what the webhook was told",
+)
+async def show_webhook(context: Context) -> WebhookState:
+    webhook = _webhook(context)
+    table = webhook.table
+    delivered, waiting, failed = [await table.count(state) for state in _COUNTED]
+    dead = [
+        GivenUp(one.id, one.type, format_time(one.at), one.attempts, one.why or "")
+        for one in await table.read_dead(_SHOWN)
+    ]
+    return WebhookState(webhook.url, delivered, waiting, failed, dead)
+
+
+@post(
+    "/{delivery_id:str}/retry",
+    status_code=204,
+    opt=needs(Right.CHANGE_POLICY, Nothing),
+    responses=mcp_error_responses("NOT_FOUND", has_body=True),
+    summary="Deliver once more what was given up",
+    description="At once, with all tries anew, under the same `webhook-id`.",
+)
+async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
+    await read_model(request, Nothing, optional=True)
+    webhook, who = _webhook(context), caller(request)
+    async with context.registry.audit.act(
+        who.id, who.role.value, "webhook.retry", target=delivery_id
+    ):
+        try:
+            await webhook.retry(delivery_id)
+        except NotFound as error:
+            raise RequestError("NOT_FOUND", f"{error}; see GET …/webhook") from None
+
+
+def _webhook(context: Context) -> Webhook:
+    otherwise = "there is no webhook; set webhook_url and webhook_secret"
+    return find_governed(context, lambda governance: governance.webhook, otherwise)
+
+
 ROUTES = Router(
     "/api/v1/mcp",
     route_handlers=[
         Router("/metrics", route_handlers=[show_call_metrics], tags=["metrics"]),
         Router("/circuit-breakers", route_handlers=[list_circuits, reset_circuit], tags=["mcp"]),
+        Router("/webhook", route_handlers=[show_webhook, retry_delivery], tags=["mcp"]),
     ],
 )

@@ -6,6 +6,7 @@ import base64
 import binascii
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -133,6 +134,29 @@ ServerRef = Annotated[
 OfServer = Annotated[
     str | None, QueryParameter(max_length=300, description="Only this server's: its id or name.")
 ]
+
+
+def parse_time(name: str, text: str | None) -> float | None:
+    """Read a time of a query: RFC 3339, or seconds since 1970. Refuses one that has no date."""
+    if text is None:
+        return None
+    try:
+        if text.replace(".", "", 1).isdecimal() and text.isascii():
+            seconds = float(text)
+        else:
+            at = datetime.fromisoformat(text)
+            seconds = (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+        datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        raise field_error(name, "must be a time like 2027-01-31T12:00:00Z") from None
+    return seconds
+
+
+def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
+    """Return the id of a server; what is neither id nor name may be the id of one that is gone."""
+    if ref is None or ref in names:
+        return ref
+    return next((server for server, name in names.items() if name == ref), ref)
 
 
 def find_governed(context: Context, choose: Callable[[Governance], T | None], otherwise: str) -> T:

@@ -1,4 +1,4 @@
-"""Chain: turns audit entries into pages that are chained by MACs. The MACs are ``seals.py``'s."""
+"""Chain: turns audit entries into pages that are chained by MACs (``checkpoints.py``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from mcp_junction.audit.seals import Seals
+from mcp_junction.audit.checkpoints import Seals
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.detect import Memo, names_secret

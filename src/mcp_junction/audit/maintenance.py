@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from mcp_junction.audit.checkpoints import CheckpointDirectory
+from mcp_junction.audit.checkpoints import CheckpointDirectory, Seals
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.audit.seals import Seals
 from mcp_junction.audit.writers import describe_head, find_dead
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mcp_junction.audit.checkpoints import Checkpoint
-from mcp_junction.audit.seals import Seals
+from mcp_junction.audit.checkpoints import Checkpoint, Seals
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.audit_index import StoredSegment
 from mcp_junction.store.audit_terms import key_of, may_hold, needs_filter, terms_of

@@ -11,7 +11,7 @@ from typing import Final
 
 from mcp_junction.calls.call import Call
 from mcp_junction.calls.events import CALL_TOOL, CallEnded
-from mcp_junction.governance.escalations import Escalations, FailedCall
+from mcp_junction.governance.failures import Escalations, FailedCall
 from mcp_junction.resilience.failures import REFUSED_BEFORE_RUNNING, Failure, FailureKind
 from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
 

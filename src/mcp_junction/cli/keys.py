@@ -15,8 +15,7 @@ from mcp_junction.cli.printing import print_table
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import InvalidChange, Problem, UsageError
-from mcp_junction.governance.policy_admin import PolicyAdministration, token_ttl_of
-from mcp_junction.governance.policy_upgrade import migrate_agents
+from mcp_junction.governance.policy_admin import PolicyAdministration, migrate_agents, token_ttl_of
 from mcp_junction.identity.keys import KeyRing, sign_existing_keys
 from mcp_junction.policy.grants import Grant, check_agent_id, parse_target
 from mcp_junction.policy.principal import (

@@ -144,7 +144,7 @@ async def _seal(storage: Storage) -> None:
 
 async def _upgrade(storage: Storage, audit: AuditLog) -> None:
     """Sign and carry over what an earlier version has stored; each of them once."""
-    from mcp_junction.governance.policy_upgrade import migrate_agents
+    from mcp_junction.governance.policy_admin import migrate_agents
     from mcp_junction.identity.keys import sign_existing_keys
     from mcp_junction.registry.tool_settings import carry_over_tool_settings
 

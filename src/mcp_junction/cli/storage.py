@@ -15,8 +15,7 @@ from mcp_junction.cli.environment import hidden_values, variables
 from mcp_junction.cli.options import data_dir, read_service_dotenv
 from mcp_junction.config.variables import is_own_variable, is_secret_variable
 from mcp_junction.redaction.texts import KNOWN
-from mcp_junction.store.serving_lock import hold_serving_lock
-from mcp_junction.store.store import Store, default_url, open_store, sqlite_file
+from mcp_junction.store.store import Store, default_url, hold_serving_lock, open_store, sqlite_file
 from mcp_junction.vault.key_file import KeyFile
 from mcp_junction.vault.vault import Vault
 

@@ -3,7 +3,7 @@
 A request is made by the first try of a call and found again by the same call. It is shown with
 redacted arguments; to see them as they are is an act of its own in the audit. Decisions are acts,
 too, and are published, here and through the store to other processes. An approval is used up in
-``admission.py``. Which call it is for: ``policy/approvals.py``.
+``call_limits.py``. Which call it is for: ``policy/approvals.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.redaction.payloads import clean, redact_value
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.store.approvals import APPROVED, PENDING, ApprovalRecord, ApprovalTable
+from mcp_junction.store.grants import APPROVED, PENDING, ApprovalRecord, ApprovalTable
 from mcp_junction.telemetry.bus import Bus
 
 PAGES: Final = "/approvals/"

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from mcp_junction.errors import AddressRefused, NotFound, StoreError, StoreUnavailable, UsageError
 from mcp_junction.governance.approvals import DECIDED, REQUESTED
-from mcp_junction.governance.escalations import ESCALATED
+from mcp_junction.governance.failures import ESCALATED
 from mcp_junction.policy.outgoing import Permissions
 from mcp_junction.policy.webhook_signing import MIN_SECRET, sign_webhook
 from mcp_junction.redaction.connections import mask_url

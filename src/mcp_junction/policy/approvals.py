@@ -2,7 +2,7 @@
 
 The binding covers everything that decides what the call does: the acting agent, the server and how
 it is connected to, the tool's definition, the grant with its version, and the arguments. Another
-value of any of them is another call. Storing and spending approvals is ``store/approvals.py``.
+value of any of them is another call. Storing and spending approvals is ``store/grants.py``.
 """
 
 from __future__ import annotations

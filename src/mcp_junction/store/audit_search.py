@@ -16,15 +16,17 @@ import msgspec
 
 from mcp_junction.protocol.correlation import made_at
 from mcp_junction.store.audit_index import PAGES, AuditIndex, read_pages
-from mcp_junction.store.audit_matching import (
+from mcp_junction.store.audit_terms import (
+    PROMPT,
+    PageSpot,
     filter_test,
     holds_all,
+    read_spots,
     select_rows,
     terms_asked_for,
     texts_asked_for,
     when,
 )
-from mcp_junction.store.audit_terms import PROMPT, PageSpot, read_spots
 from mcp_junction.store.database import Database, Dialect, Query, Row, Rows
 from mcp_junction.store.records import AuditFound, AuditQuery, AuditRow
 from mcp_junction.store.table import UNREADABLE

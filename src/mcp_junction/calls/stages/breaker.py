@@ -1,6 +1,6 @@
 """CircuitBreaker: lets an attempt pass while its server and its tool work (R-BREAKER).
 
-The machine is ``resilience/breaker.py``; states at run time are kept by ``governance/circuits.py``.
+The machine is ``resilience/breaker.py``; states at run time are kept by ``governance/failures.py``.
 Whatever becomes of an attempt, it leaves its circuits.
 """
 
@@ -15,7 +15,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CALL_TOOL
 from mcp_junction.calls.failures import find_failure
 from mcp_junction.catalog.items import Route
-from mcp_junction.governance.circuits import Circuits
+from mcp_junction.governance.failures import Circuits
 from mcp_junction.protocol.versions import CIRCUIT_OPEN
 from mcp_junction.resilience.breaker import WHOLE_SERVER
 from mcp_junction.resilience.breakers import CircuitOpen, CircuitPair, Permit

@@ -23,7 +23,7 @@ from mcp_junction.listener.http.host import Receive, Scope, Send
 from mcp_junction.listener.http.pages import PageSessions, read_form, send_page
 from mcp_junction.policy.approvals import MAX_NOTE, explain_approver_refusal
 from mcp_junction.policy.principal import Principal, Right, explain_refusal, has_right
-from mcp_junction.store.approvals import PENDING, ApprovalRecord
+from mcp_junction.store.grants import PENDING, ApprovalRecord
 
 _TITLE: Final = "Approve a call"
 _WHOSE: Final = "the key of somebody who may approve calls (an admin's or an orchestrator's)"
