@@ -92,7 +92,7 @@ async def test_what_another_process_acknowledged_is_not_opened_again(store):
     (fresh,) = await first.read(OPEN) or await first.read(OPEN)
     assert fresh.id != one.id
     assert fresh.count == 3
-    closed = await store.escalations.find(one.id)
+    closed = await store.escalations.get(one.id)
     assert (closed.acknowledged_by, closed.count) == ("boss", 2)
 
 
@@ -178,7 +178,7 @@ async def test_a_row_that_somebody_else_wrote_is_none(store, dump):
     await dump.run("UPDATE escalations SET message = 'all is well'")
     assert await process.read() == []
     with pytest.raises(NotFound):
-        await store.escalations.find(one.id)
+        await store.escalations.get(one.id)
 
 
 async def test_they_are_stored_when_the_store_is_back(store, monkeypatch):

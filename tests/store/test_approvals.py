@@ -42,7 +42,7 @@ async def test_the_same_call_finds_its_request_until_that_is_used_or_over(store)
     assert (await store.approvals.add(request("r3", "b2")))[1]
     late, is_new = await store.approvals.add(request("r4", at=NOW + 61))
     assert (late.id, is_new) == ("r4", True)
-    assert (await store.approvals.find("r1")).state is ApprovalState.EXPIRED
+    assert (await store.approvals.get("r1")).state is ApprovalState.EXPIRED
 
 
 async def test_an_approval_is_used_once_and_then_asked_for_anew(store):
@@ -52,7 +52,7 @@ async def test_an_approval_is_used_once_and_then_asked_for_anew(store):
     assert not await spend(store, "b2")
     assert await spend(store)
     assert not await spend(store)
-    assert (await store.approvals.find("r1")).state is ApprovalState.USED
+    assert (await store.approvals.get("r1")).state is ApprovalState.USED
     _, is_new = await store.approvals.add(request("r2"))
     assert is_new
 

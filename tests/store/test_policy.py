@@ -83,7 +83,7 @@ async def test_a_grant_is_read_as_it_was_given(store, tokens):
     (found,) = (await policy_of(store)).grants
     fields = Grant.__struct_fields__
     assert [getattr(found, f) for f in fields] == [getattr(wanted, f) for f in fields]
-    assert await store.policy.grants.find(wanted.id) == found
+    assert await store.policy.grants.read_first("WHERE id = ?", wanted.id) == found
     assert await store.policy.grants.all() == [found]
     (token,) = (await policy_of(store)).tokens
     assert (token.id, token.grant_id, token.is_live(NOW)) == ("t1", wanted.id, True)
@@ -146,7 +146,7 @@ async def test_a_removed_server_takes_its_grants_along(store, tokens):
     mine = await give(store, grant_of(server_id=server.id), tokens)
     kept = await give(store, grant_of("a2"), tokens)
     await store.servers.change(server.id, {"name": "documents"})
-    assert await store.policy.grants.find(mine.id) is not None
+    assert await store.policy.grants.read_first("WHERE id = ?", mine.id) is not None
     generation = (await store.generations())["policy"]
     await store.servers.remove(server.id)
     assert [g.id for g in await store.policy.grants.all()] == [kept.id]
@@ -317,7 +317,7 @@ async def test_a_grant_that_was_tampered_with_is_none(store, tokens, dump, chang
     await give(store, grant_of(expires_at=5_000.0, limits=limits, server_id=ANY), tokens)
     await dump.run(change)
     assert await store.policy.load(NOW) == {}
-    assert await store.policy.grants.find("a1-read_*") is None
+    assert await store.policy.grants.read_first("WHERE id = ?", "a1-read_*") is None
     assert "carry no valid signature" in caplog.text
 
 
@@ -355,7 +355,7 @@ async def test_rows_put_into_the_database_are_nothing_and_in_nobodys_way(store, 
 
 async def test_a_mac_of_one_table_is_none_in_another(store, tokens):
     await give(store, grant_of(), tokens)
-    grant = await store.policy.grants.find("a1-read_*")
+    grant = await store.policy.grants.read_first("WHERE id = ?", "a1-read_*")
     signed = store.policy.tokens.sign(store.policy.tokens._table.record(
         ["x", grant.id, "ab" * 32, 1.0, 2.0, None, None, None]
     ))  # fmt: skip

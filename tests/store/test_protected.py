@@ -144,7 +144,7 @@ async def test_everything_is_renewed_by_a_new_key_and_the_old_is_not_needed(stor
         assert (await turned.servers.get("s")).connection_config["env"] == {"TOKEN": CANARY}
         assert CANARY in (await turned.servers.get("s")).health_check_url
         assert turned.claims.open((await turned.claims.read_all())[0]) == CANARY.encode()
-        assert turned.approvals.reveal(await turned.approvals.find("p")) == CANARY.encode()
+        assert turned.approvals.reveal(await turned.approvals.get("p")) == CANARY.encode()
         found = await turned.credentials.find("s", "shared")
         assert turned.credentials.open(found) == {"access": CANARY}
         assert (await turned.policy.load(time.time()))["a"].tokens

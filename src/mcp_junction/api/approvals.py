@@ -24,15 +24,13 @@ from mcp_junction.api.routes import (
     Limit,
     OfServer,
     caller,
-    decode_time_cursor,
-    find_governed,
+    governed_part,
     mcp_error_responses,
     page_by_time,
     read_model,
+    read_time_cursor,
 )
 from mcp_junction.errors import NotFound, RequestError
-from mcp_junction.governance.approvals import Approvals
-from mcp_junction.governance.failures import Escalations
 from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.grants import ApprovalQuery, ApprovalRecord
@@ -42,6 +40,14 @@ from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get,
 
 ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
 IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]
+
+_approvals = governed_part(
+    lambda governance: governance.approvals, "calls are not governed here, so nobody is asked"
+)
+_escalations = governed_part(
+    lambda governance: governance.escalations,
+    "calls are not governed here, so nothing is escalated",
+)
 
 
 class ApprovalDecision(msgspec.Struct, forbid_unknown_fields=True):
@@ -93,7 +99,7 @@ async def list_approvals(
     limit: Limit = DEFAULT_LIMIT,
     cursor: Cursor = None,
 ) -> Response[list[Approval]]:
-    asked = ApprovalQuery(time.time(), pending, decode_time_cursor(cursor), limit + 1)
+    asked = ApprovalQuery(time.time(), pending, read_time_cursor(cursor), limit + 1)
     found = await _approvals(context).table.read(asked)
     items, headers = page_by_time(request, found, limit, lambda one: (one.requested_at, one.id))
     return Response([_show_approval(context, record) for record in items], headers=headers)
@@ -107,7 +113,7 @@ async def list_approvals(
 )
 async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
     with errors_of("APPROVAL"):
-        return _show_approval(context, await _approvals(context).table.find(approval_id))
+        return _show_approval(context, await _approvals(context).table.get(approval_id))
 
 
 @post(
@@ -163,11 +169,6 @@ async def _decide(
         return _show_approval(
             context, await approvals.decide(approval_id, approve, who, given.note)
         )
-
-
-def _approvals(context: Context) -> Approvals:
-    otherwise = "calls are not governed here, so nobody is asked"
-    return find_governed(context, lambda governance: governance.approvals, otherwise)
 
 
 def _show_approval(context: Context, record: ApprovalRecord) -> Approval:
@@ -260,7 +261,7 @@ async def list_escalations(
         agent_id,
         None if server_id is None else _find_server(context, principal, server_id),
         None if acknowledged is None else not acknowledged,
-        decode_time_cursor(cursor),
+        read_time_cursor(cursor),
         limit + 1,
     )
     found = await _escalations(context).read(asked)
@@ -293,11 +294,6 @@ async def acknowledge_escalation(
                 "ESCALATION_NOT_FOUND", "there is no such escalation; see GET …/escalations"
             ) from None
     return _show_escalation(context.server_names, record)
-
-
-def _escalations(context: Context) -> Escalations:
-    otherwise = "calls are not governed here, so nothing is escalated"
-    return find_governed(context, lambda governance: governance.escalations, otherwise)
 
 
 def _find_server(context: Context, principal: Principal, ref: str) -> str:

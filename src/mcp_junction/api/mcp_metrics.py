@@ -23,16 +23,14 @@ from mcp_junction.api.routes import (
     OfServer,
     ServerRef,
     caller,
-    find_governed,
     find_server_id,
+    governed_part,
     mcp_error_responses,
     page_as_array,
     parse_time,
     read_model,
 )
 from mcp_junction.errors import NotFound, RequestError
-from mcp_junction.governance.failures import Circuits
-from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.store.events import DeliveryState
@@ -174,6 +172,9 @@ def _open_circuits(
 # -- circuits
 
 _RESET: Final = "/reset"
+_circuits = governed_part(
+    lambda governance: governance.circuits, "calls are not governed here, so there are no circuits"
+)
 CircuitsOfTool = Annotated[
     str | None,
     QueryParameter(
@@ -265,11 +266,6 @@ async def reset_circuit(
         return _show_circuits(context, circuits.reset(server.id, tool))
 
 
-def _circuits(context: Context) -> Circuits:
-    otherwise = "calls are not governed here, so there are no circuits"
-    return find_governed(context, lambda governance: governance.circuits, otherwise)
-
-
 def _show_circuits(context: Context, rows: list[BreakerRow]) -> list[CircuitBreakerMetrics]:
     """Make models with the names of servers, sorted by them; leave out servers that are gone."""
     names = context.server_names
@@ -299,6 +295,10 @@ def _circuit_key(row: CircuitBreakerMetrics) -> tuple[str, str]:
 
 DeliveryId = Annotated[str, PathParameter(max_length=40, description="Its `webhook-id`.")]
 _SHOWN: Final = 200
+_webhook = governed_part(
+    lambda governance: governance.webhook,
+    "there is no webhook; set webhook_url and webhook_secret",
+)
 _COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)
 
 
@@ -356,11 +356,6 @@ async def retry_delivery(request: AnyRequest, context: Context, delivery_id: Del
             await webhook.retry(delivery_id)
         except NotFound as error:
             raise RequestError("NOT_FOUND", f"{error}; see GET …/webhook") from None
-
-
-def _webhook(context: Context) -> Webhook:
-    otherwise = "there is no webhook; set webhook_url and webhook_secret"
-    return find_governed(context, lambda governance: governance.webhook, otherwise)
 
 
 ROUTES = Router(

@@ -159,13 +159,19 @@ def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
     return next((server for server, name in names.items() if name == ref), ref)
 
 
-def find_governed(context: Context, choose: Callable[[Governance], T | None], otherwise: str) -> T:
-    """Return a part of what governs calls. Raises RequestError in these words without one."""
-    governance = context.junction.governance
-    found = None if governance is None else choose(governance)
-    if found is None:
-        raise RequestError("NOT_FOUND", otherwise)
-    return found
+def governed_part(
+    choose: Callable[[Governance], T | None], otherwise: str
+) -> Callable[[Context], T]:
+    """Make what finds a part of Governance; it raises RequestError in these words without one."""
+
+    def find(context: Context) -> T:
+        governance = context.junction.governance
+        found = None if governance is None else choose(governance)
+        if found is None:
+            raise RequestError("NOT_FOUND", otherwise)
+        return found
+
+    return find
 
 
 # -- paging: a cursor names the last item of its page, so it survives changes of the list
@@ -184,6 +190,7 @@ Cursor = Annotated[
     QueryParameter(max_length=2_000, description="The `next_cursor` of the page before, as it is."),
 ]
 Key = tuple[Any, ...]
+K = TypeVar("K", bound=Key)
 
 
 class Page(NamedTuple, Generic[T]):
@@ -198,7 +205,7 @@ def page(items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | 
     """Cut the page after ``cursor`` out of ``items``, which are sorted by ``key``."""
     begin = 0
     if cursor:
-        after = read_cursor(cursor)
+        after = read_cursor(cursor, tuple[str | int | float, ...])
         try:
             begin = bisect_right(items, after, key=key)
         except TypeError:
@@ -231,11 +238,13 @@ def write_cursor(key: Key) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 
-def read_cursor(text: str) -> Key:
-    """Decode the sort key in a cursor. Raises CursorError."""
+def read_cursor(text: str, form: type[K]) -> K:
+    """Decode the sort key in a cursor, which has this form. Raises CursorError."""
     try:
         raw = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
-        return tuple(msgspec.json.decode(raw, type=list[str | int | float]))
+        return msgspec.json.decode(raw, type=form)
+    except msgspec.ValidationError:
+        raise CursorError("is not a cursor of this list") from None
     except (binascii.Error, ValueError, msgspec.DecodeError):
         raise CursorError("is not a cursor of ours") from None
 
@@ -251,12 +260,6 @@ def page_by_time(
     return found[:limit], link_next(request, more)
 
 
-def decode_time_cursor(cursor: str | None) -> tuple[float, str] | None:
+def read_time_cursor(cursor: str | None) -> tuple[float, str] | None:
     """Decode the place in a list by time; None is its beginning. Raises CursorError."""
-    if cursor is None:
-        return None
-    try:
-        at, item_id = read_cursor(cursor)
-        return float(at), str(item_id)
-    except (ValueError, OverflowError):
-        raise CursorError("is not a cursor of this list") from None
+    return None if cursor is None else read_cursor(cursor, tuple[float, str])

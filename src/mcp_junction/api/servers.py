@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from msgspec import Meta
+
 from mcp_junction.api.call_errors import unavailable_error
 from mcp_junction.api.errors import field_error, validation_error
 from mcp_junction.api.models import (
@@ -44,7 +46,7 @@ from mcp_junction.api.routes import (
 )
 from mcp_junction.api.tools import WithSchemas, by_position
 from mcp_junction.config.registration import read_registration
-from mcp_junction.errors import CursorError, NotFound
+from mcp_junction.errors import NotFound
 from mcp_junction.listener.answers import server_instructions
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.redaction.texts import redact_text
@@ -68,6 +70,8 @@ WithAbsent = Annotated[
         " they are kept with their pins, and are in no other list."
     ),
 ]
+
+_EventNumber = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
 @post(
@@ -186,7 +190,7 @@ async def remove_server(
 async def show_history(
     context: Context, server_id: ServerRef, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> HistoryPage:
-    before = None if cursor is None else _before(cursor)
+    before = None if cursor is None else read_cursor(cursor, tuple[_EventNumber])[0]
     found = await context.registry.history(server_id, limit + 1, before)
     total = await context.registry.history_count(server_id)
     items = [history_model(record) for record in found[:limit]]
@@ -230,13 +234,6 @@ def _state(text: str) -> ServerState:
         return parse_state(text)
     except ValueError:
         raise field_error("status", f"must be one of {', '.join(ServerState)}") from None
-
-
-def _before(cursor: str) -> int:
-    key = read_cursor(cursor)
-    if len(key) != 1 or not isinstance(key[0], int) or not 0 <= key[0] < 2**62:
-        raise CursorError("is not a cursor of this list")
-    return key[0]
 
 
 @post(

@@ -239,7 +239,7 @@ async def list_audit_entries(
         since=beginning,
         until=parse_time("until", until),
         limit=limit,
-        before=None if cursor is None else _parse_cursor(unseal(cursor)),
+        before=None if cursor is None else read_cursor(unseal(cursor), tuple[float, str, int]),
     )
     found = await context.store.audit.find(asked)
     following = None if found.before is None else seal(write_cursor(found.before))
@@ -288,16 +288,6 @@ def _sealed_for(
             raise CursorError("is not a cursor of this list") from None
 
     return lambda cursor: sealing.close(Ticket(whose, inner=cursor)), unseal
-
-
-def _parse_cursor(cursor: str) -> tuple[float, str, int]:
-    match read_cursor(cursor):
-        case (at, str(writer), int(seq)):
-            try:
-                return float(at), writer, seq
-            except (ValueError, OverflowError):
-                pass
-    raise CursorError("is not a cursor of this list")
 
 
 ROUTES = Router(

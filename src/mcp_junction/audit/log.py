@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from secrets import token_hex
 from types import TracebackType
 from typing import Any, Final, Self
@@ -296,11 +296,6 @@ class AuditLog:
                     await asyncio.sleep(_RETRY)
             if self._checkpointer.is_due:
                 await self._checkpointer.write(self._now())
-
-    async def _sleep(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):  # wait_for can swallow a cancellation
-                await self._wake.wait()
 
     def _next_batch(self) -> AuditBatch | None:
         if self._untold and len(self._entries) < self._most:

@@ -133,7 +133,7 @@ class Approvals:
     async def wait_until_decided(self, approval_id: str) -> None:
         """Wait until somebody has decided about a request, or it has ended."""
         with suppress(NotFound):
-            record = await self.table.find(approval_id)
+            record = await self.table.get(approval_id)
             while self._is_pending(record):
                 with suppress(StoreError):
                     record = await self._look_again(record, _SLOW_POLL)
@@ -143,7 +143,7 @@ class Approvals:
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._decided.wait()
-        return await self.table.find(record.id)
+        return await self.table.get(record.id)
 
     def page_of(self, approval_id: str) -> str:
         """Return the address of the page on which a request is decided; empty without one."""
@@ -161,7 +161,7 @@ class Approvals:
 
         Raises NotFound, NotPermitted, AlreadyDecided and StoreError.
         """
-        found = await self.table.find(approval_id)
+        found = await self.table.get(approval_id)
         refusal = explain_approver_refusal(by, found.agent_id, found.asked_by)
         if refusal is not None:
             raise NotPermitted(refusal)
@@ -169,7 +169,7 @@ class Approvals:
         async with self._act(by, "approval.approve" if approve else "approval.deny", found, note):
             decided = await self.table.decide(approval_id, state, self._now(), by.id, note)
             if decided is None:
-                now_is = (await self.table.find(approval_id)).state_at(self._now())
+                now_is = (await self.table.get(approval_id)).state_at(self._now())
                 raise AlreadyDecided(f"nobody can decide about it any more: it is {now_is.value}")
         self._decided.set()
         self._decided = asyncio.Event()
@@ -178,7 +178,7 @@ class Approvals:
 
     async def reveal(self, approval_id: str, by: Principal) -> tuple[ApprovalRecord, bytes]:
         """Return a request with its arguments as they are. Raises NotFound and StoreError."""
-        found = await self.table.find(approval_id)
+        found = await self.table.get(approval_id)
         async with self._act(by, "approval.reveal", found):
             return found, self.table.reveal(found)
 

@@ -265,9 +265,7 @@ class PolicyAdministration:
             await self._sync.refresh(agent_id)
 
     async def _get(self, grant_id: str, by: Principal) -> Grant:
-        grant = await self._tables.grants.find(grant_id)
-        if grant is None:
-            raise NotFound(f"there is no grant {grant_id!r}")
+        grant = await self._tables.grants.get(grant_id)
         _check_permitted(by, grant.agent_id)
         return grant
 

@@ -170,8 +170,8 @@ class AuditTrail(StoreTable):
 
     async def chains(self) -> list[str]:
         """Return the writers of all stored pages, registered or not."""
-        query = Query("SELECT DISTINCT writer FROM audit_pages ORDER BY writer")
-        return await self._database.read(query, lambda rows: [row[0] for row in rows])
+        sql = "SELECT DISTINCT writer FROM audit_pages ORDER BY writer"
+        return await self._read_rows(lambda row: row[0], sql)
 
     async def open_intents(self, writers: Sequence[str], limit: int = 10_000) -> list[AuditRow]:
         """Read the intents of these writers that no outcome has closed."""
@@ -203,14 +203,14 @@ class AuditTrail(StoreTable):
 
     async def oldest_ends(self, before: float) -> list[AuditHead]:
         """Find, in each chain, the end of the part that is older than a time."""
-        query = Query(
+        return await self._read_rows(
+            _head,
             f"SELECT {_HEAD} FROM audit_pages JOIN (SELECT writer, max(last_seq) AS seq"
             " FROM audit_pages WHERE last_at < ? GROUP BY writer) old"
             " ON old.writer = audit_pages.writer AND old.seq = audit_pages.last_seq"
             " ORDER BY audit_pages.writer",
-            (before,),
+            before,
         )
-        return await self._database.read(query, lambda rows: [_head(row) for row in rows])
 
 
 def _append(dialect: Dialect, seal: Compute, checks: Sequence[IntentCheck]) -> Script[None]:

@@ -108,31 +108,39 @@ class AuditIndex(StoreTable):
 
     async def tails(self) -> dict[str, int]:
         """Return the chains with pages beyond the index, and the last row of each that is in it."""
-        return await self._database.read(
-            tails_query(), lambda rows: {str(row[0]): int(row[1]) for row in rows}
+        through = (
+            "COALESCE((SELECT max(last_seq) FROM audit_segments s WHERE s.writer = w.writer), 0)"
         )
+        found = await self._read_rows(
+            lambda row: (str(row[0]), int(row[1])),
+            f"SELECT writer, {through} FROM audit_writers w WHERE EXISTS (SELECT 1 FROM"
+            f" audit_pages p WHERE p.writer = w.writer AND p.last_seq > {through})",
+        )
+        return dict(found)
 
     async def segments(self, writer: str, after: int = 0) -> list[StoredSegment]:
         """Read some segments of a chain after one that ends with row ``after``, oldest first."""
-        query = Query(
+        return await self._read_rows(
+            _segment,
             "SELECT id, writer, first_seq, last_seq, last_at, pages, terms, correlations"
             " FROM audit_segments WHERE writer = ? AND last_seq > ? ORDER BY last_seq LIMIT ?",
-            (writer, after, _AT_ONCE),
+            writer,
+            after,
+            _AT_ONCE,
         )
-        return await self._database.read(query, lambda rows: [_segment(row) for row in rows])
 
     async def terms(self, segment: StoredSegment) -> dict[int, bytes]:
         """Read the terms of a segment: which of its pages have each."""
         found: dict[int, bytes] = {}
         for begin in range(0, len(segment.terms), 500):
             some = segment.terms[begin : begin + 500]
-            query = Query(
+            found |= await self._read_rows(
+                lambda row: (int(row[0]), bytes(row[1])),
                 f"SELECT term, pages FROM audit_terms WHERE term IN ({placeholders(some)})"
                 " AND last_at = ? AND segment = ?",
-                (*some, segment.last_at, segment.id),
-            )
-            found |= await self._database.read(
-                query, lambda rows: {int(row[0]): bytes(row[1]) for row in rows}
+                *some,
+                segment.last_at,
+                segment.id,
             )
         return found
 
@@ -147,8 +155,8 @@ class AuditIndex(StoreTable):
 
     async def writers(self) -> list[str]:
         """Return the writers that have segments."""
-        query = Query("SELECT DISTINCT writer FROM audit_segments ORDER BY writer")
-        return await self._database.read(query, lambda rows: [str(row[0]) for row in rows])
+        sql = "SELECT DISTINCT writer FROM audit_segments ORDER BY writer"
+        return await self._read_rows(lambda row: str(row[0]), sql)
 
     async def drop(self, writer: str, through: int) -> None:
         """Remove the segments of a chain that end at a row or before it, a few at a time."""
@@ -187,13 +195,4 @@ def _segment(row: Row) -> StoredSegment:
         read_spots(writer, bytes(pages)),
         read_term_list(bytes(terms)),
         bytes(correlations),
-    )
-
-
-def tails_query() -> Query:
-    """Make the query for chains with pages beyond the index: writer, and after which row."""
-    through = "COALESCE((SELECT max(last_seq) FROM audit_segments s WHERE s.writer = w.writer), 0)"
-    return Query(
-        f"SELECT writer, {through} FROM audit_writers w WHERE EXISTS (SELECT 1 FROM audit_pages p"
-        f" WHERE p.writer = w.writer AND p.last_seq > {through})"
     )

@@ -78,12 +78,13 @@ class Classification(StoreTable):
 
     async def holding(self, skill_ids: Sequence[str]) -> set[tuple[str, str]]:
         """Return the tools that have any of these skills, each as (server's id, tool's name)."""
-        query = Query(
+        found = await self._read_rows(
+            lambda row: (row[0], row[1]),
             "SELECT server_id, name FROM tools WHERE gone_at IS NULL AND id IN (SELECT tool_id"
             f" FROM skill_members WHERE skill_id IN ({placeholders(skill_ids)}))",
-            skill_ids,
+            *skill_ids,
         )
-        return await self._database.read(query, lambda rows: {(row[0], row[1]) for row in rows})
+        return set(found)
 
     async def of_others(self, by: str, after: tuple[str, str], limit: int) -> list[PendingTool]:
         """Read tools by server whose skills another classifier than this one gave them.
@@ -120,12 +121,13 @@ class Classification(StoreTable):
 
     async def sample(self, server_id: str, limit: int) -> list[tuple[str, bytes]]:
         """Read names and definitions of some tools of a server."""
-        query = Query(
+        return await self._read_rows(
+            lambda row: (row[0], bytes(row[1])),
             "SELECT name, definition FROM tools WHERE server_id = ? AND gone_at IS NULL"
             " ORDER BY position, name LIMIT ?",
-            (server_id, limit),
+            server_id,
+            limit,
         )
-        return await self._database.read(query, lambda rows: [(r[0], bytes(r[1])) for r in rows])
 
     @transaction()
     def forget_all(self) -> Script[None]:
@@ -146,15 +148,16 @@ class Classification(StoreTable):
 
     async def memberships(self, after: tuple[str, str] = ("", "")) -> list[Membership]:
         """Read which tools have which skills: a page in the order of the ids of both."""
-        query = Query(
+        return await self._read_rows(
+            lambda row: Membership(*row),
             "SELECT skill_members.skill_id, tools.id, tools.server_id, tools.name"
             " FROM skill_members JOIN tools ON tools.id = skill_members.tool_id"
             " WHERE (skill_members.skill_id, skill_members.tool_id) > (?, ?)"
             " AND tools.gone_at IS NULL"
             " ORDER BY skill_members.skill_id, skill_members.tool_id LIMIT ?",
-            (*after, _PAGE),
+            *after,
+            _PAGE,
         )
-        return await self._database.read(query, lambda rows: [Membership(*row) for row in rows])
 
     async def own_memberships(self) -> list[tuple[str, str, str]]:
         """Read the same as by each tool alone: no other tool of its server has a part in that.
@@ -281,28 +284,25 @@ class ToolVectors(StoreTable):
 
     async def lacking(self, model: str, limit: int) -> list[UnembeddedTool]:
         """Read classified tools that have no vector of their definition by this model."""
-        query = Query(
+        return await self._read_rows(
+            lambda row: UnembeddedTool(row[0], row[1], row[2], bytes(row[3])),
             "SELECT server_id, name, hash, definition FROM tools"
             " WHERE is_classified AND gone_at IS NULL AND NOT EXISTS (SELECT 1 FROM tool_vectors"
             " WHERE tool_id = tools.id AND model = ? AND tool_vectors.hash = tools.hash)"
             " ORDER BY server_id, name LIMIT ?",
-            (model, limit),
-        )
-        return await self._database.read(
-            query,
-            lambda rows: [UnembeddedTool(row[0], row[1], row[2], bytes(row[3])) for row in rows],
+            model,
+            limit,
         )
 
     async def of_server(self, server_id: str, model: str) -> list[StoredVector]:
         """Read the vectors by one model of a server's listed tools."""
-        query = Query(
+        return await self._read_rows(
+            lambda row: StoredVector(row[0], row[1], bytes(row[2])),
             "SELECT tools.name, tool_vectors.hash, tool_vectors.embedding FROM tools"
             " JOIN tool_vectors ON tool_vectors.tool_id = tools.id"
             " WHERE tools.server_id = ? AND tools.gone_at IS NULL AND tool_vectors.model = ?",
-            (server_id, model),
-        )
-        return await self._database.read(
-            query, lambda rows: [StoredVector(row[0], row[1], bytes(row[2])) for row in rows]
+            server_id,
+            model,
         )
 
     @transaction(durable=False)

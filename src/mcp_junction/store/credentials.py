@@ -120,8 +120,8 @@ class CredentialTables(StoreTable):
     async def issuers_of(self, server_id: str, server_url: str) -> set[str]:
         """Read the issuers at which anybody has signed in to a server at its address."""
         which = "WHERE server_id = ? AND server_url = ? AND issuer <> ''"
-        query = Query(f"SELECT DISTINCT issuer FROM credentials {which}", (server_id, server_url))
-        return await self._database.read(query, lambda rows: {str(row[0]) for row in rows})
+        sql = f"SELECT DISTINCT issuer FROM credentials {which}"
+        return set(await self._read_rows(lambda row: str(row[0]), sql, server_id, server_url))
 
     def open(self, record: CredentialRecord | ClientRecord | LoginRecord) -> dict[str, Any]:
         """Decrypt what is sealed in a row. Raises VaultError: the row was edited or moved."""
@@ -170,11 +170,10 @@ class CredentialTables(StoreTable):
         )
         record = yield from self._seal(record, secret)
         if rows:
-            clause, args = _CREDENTIALS.assignments(msgspec.structs.asdict(record))
-            done = yield Query(
-                f"UPDATE credentials SET {clause}, lease_owner = NULL"
-                " WHERE id = ? AND version = ? RETURNING id",
-                (*args, *found),
+            done = yield _CREDENTIALS.update(
+                msgspec.structs.asdict(record),
+                ", lease_owner = NULL WHERE id = ? AND version = ? RETURNING id",
+                *found,
             )
             if not done:
                 raise VersionConflict("the credential", found[1])

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from mcp_junction.errors import NotFound
 from mcp_junction.policy.approvals import ApprovalState
 from mcp_junction.policy.grants import ANY, Grant, GrantKey, GrantSource, regrant
 from mcp_junction.policy.tokens import Token
@@ -91,6 +90,7 @@ class GrantTable(SignedTable[GrantRecord]):
     """All grants, expired ones too."""
 
     _table = Table("grants", GrantRecord, json={"kinds", "actions", "limits"})
+    noun = "grant"
 
     async def all(self) -> list[GrantRecord]:
         """Read all grants."""
@@ -99,10 +99,6 @@ class GrantTable(SignedTable[GrantRecord]):
     async def of_agents(self, agent_ids: Sequence[str]) -> list[GrantRecord]:
         """Read the grants of some agents."""
         return await self.read_all(f"WHERE agent_id IN ({placeholders(agent_ids)})", *agent_ids)
-
-    async def find(self, grant_id: str) -> GrantRecord | None:
-        """Read one grant, if there is one."""
-        return await self.read_first("WHERE id = ?", grant_id)
 
     # -- parts of a transaction
 
@@ -248,14 +244,8 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
     """All requests for approval that are kept."""
 
     _table = Table("approvals", ApprovalRecord)
+    noun = "request for approval"
     protected = ("arguments", "mac")
-
-    async def find(self, approval_id: str) -> ApprovalRecord:
-        """Read one. Raises NotFound."""
-        found = await self.read_first("WHERE id = ?", approval_id)
-        if found is None:
-            raise NotFound(f"there is no request for approval {approval_id!r}")
-        return found
 
     async def read(self, asked: ApprovalQuery) -> list[ApprovalRecord]:
         """Read requests, the newest first."""
@@ -308,9 +298,7 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
 
         Of two that decide at once, one does.
         """
-        found = yield from self.read_one("WHERE id = ?", approval_id)
-        if found is None:
-            raise NotFound(f"there is no request for approval {approval_id!r}")
+        found = yield from self.take(approval_id)
         if found.state_at(at) is not PENDING:
             return None
         new = msgspec.structs.replace(found, state=state, decided_at=at, decided_by=by, note=note)
@@ -343,10 +331,10 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
         signed = self.sign(new)
         # A rotation may have sealed the arguments anew since they were read.
         names = "state", "decided_at", "decided_by", "note", "closed_at", "arguments", "mac"
-        clause, args = self._table.assignments({name: getattr(signed, name) for name in names})
-        rows = yield Query(
-            f"UPDATE approvals SET {clause}"
-            " WHERE id = ? AND state = ? AND closed_at IS NULL RETURNING id",
-            (*args, signed.id, expected.value),
+        rows = yield self._table.update(
+            {name: getattr(signed, name) for name in names},
+            "WHERE id = ? AND state = ? AND closed_at IS NULL RETURNING id",
+            signed.id,
+            expected.value,
         )
         return bool(rows)

@@ -113,12 +113,8 @@ class PolicyTables(StoreTable):
 
     async def changed_since(self, generation: int) -> dict[str, int]:
         """Read which agents changed after a generation, and in which they changed last."""
-        query = Query(
-            "SELECT agent_id, generation FROM policy_changes WHERE generation > ?", (generation,)
-        )
-        return await self._database.read(
-            query, lambda rows: {str(row[0]): int(row[1]) for row in rows}
-        )
+        sql = "SELECT agent_id, generation FROM policy_changes WHERE generation > ?"
+        return dict(await self._read_rows(lambda row: (str(row[0]), int(row[1])), sql, generation))
 
     # -- changing
 
@@ -284,9 +280,7 @@ class PolicyTables(StoreTable):
     def _take(self, grant_id: str, at: float) -> Script[GrantRecord]:
         """Read a grant to be changed, and note that its agent changes. Raises NotFound."""
         yield _LOCK
-        grant = yield from self.grants.read_one("WHERE id = ?", grant_id)
-        if grant is None:
-            raise NotFound(f"there is no grant {grant_id!r}")
+        grant = yield from self.grants.take(grant_id)
         yield from self._mark(at, grant.agent_id)
         return grant
 

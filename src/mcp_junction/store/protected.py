@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from mcp_junction.errors import UnreadableRow, VaultError
+from mcp_junction.errors import NotFound, UnreadableRow, VaultError
 from mcp_junction.store.database import (
     Database,
     Dialect,
@@ -90,6 +90,8 @@ class SignedTable(StoreTable, Generic[S]):
     _table: Table[S]
     protected: tuple[str, ...] = ("mac",)
     """Its sealed columns, whose values are bound to the first column, and its MAC."""
+    noun = "row"
+    """What a row is called where one is missing."""
     consequence = "are ignored"
     """What becomes of rows without a valid MAC, for the log."""
 
@@ -135,6 +137,19 @@ class SignedTable(StoreTable, Generic[S]):
         """Read one record inside a transaction; None when there is none with a valid MAC."""
         found = yield from self.read_many(rest, *args)
         return found[0] if found else None
+
+    def take(self, row_id: str) -> Script[S]:
+        """Read the record with this id inside a transaction. Raises NotFound."""
+        return self._check_found((yield from self.read_one("WHERE id = ?", row_id)), row_id)
+
+    async def get(self, row_id: str) -> S:
+        """Read the record with this id. Raises NotFound."""
+        return self._check_found(await self.read_first("WHERE id = ?", row_id), row_id)
+
+    def _check_found(self, found: S | None, row_id: str) -> S:
+        if found is None:
+            raise NotFound(f"there is no {self.noun} {row_id!r}")
+        return found
 
     def read_many(self, rest: str = "", *args: object) -> Script[list[S]]:
         """Read records with a valid MAC inside a transaction."""
@@ -332,14 +347,10 @@ class VaultUsers(StoreTable):
 
     async def alive(self) -> list[VaultUser]:
         """Read the services that run now, as far as the store knows."""
-        query = Query(
+        return await self._read_rows(
+            lambda row: VaultUser(row[0], row[1], int(row[2]), tuple(row[3].split())),
             "SELECT u.writer, w.host, w.pid, u.keys FROM vault_users u"
             " JOIN audit_writers w ON w.writer = u.writer"
             " WHERE w.closed_at IS NULL AND w.seen_at > ? ORDER BY w.host, w.pid",
-            (time.time() - ALIVE,),
+            time.time() - ALIVE,
         )
-        return await self._database.read(query, _users)
-
-
-def _users(rows: Rows) -> list[VaultUser]:
-    return [VaultUser(row[0], row[1], int(row[2]), tuple(row[3].split())) for row in rows]

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 import msgspec
 
-from mcp_junction.errors import AlreadyExists, NotFound
+from mcp_junction.errors import AlreadyExists
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.resilience.buckets import WindowState
 from mcp_junction.resilience.idempotency import KEPT_FOR, Claim, ClaimKey, ClaimState
@@ -250,6 +250,7 @@ class EscalationTable(SignedTable[EscalationRecord]):
     """The escalations of all processes on this store."""
 
     _table = Table("escalations", EscalationRecord)
+    noun = "escalation"
 
     async def read(self, asked: EscalationQuery) -> list[EscalationRecord]:
         """Read escalations, the newest first."""
@@ -265,13 +266,6 @@ class EscalationTable(SignedTable[EscalationRecord]):
             args.extend(asked.before)
         order = "ORDER BY first_at DESC, id DESC LIMIT ?"
         return await self.read_all(f"WHERE {' AND '.join(tests)} {order}", *args, asked.limit)
-
-    async def find(self, escalation_id: str) -> EscalationRecord:
-        """Read one escalation. Raises NotFound."""
-        found = await self.read_first("WHERE id = ?", escalation_id)
-        if found is None:
-            raise NotFound(f"there is no escalation {escalation_id!r}")
-        return found
 
     @transaction(durable=False)
     def store(self, records: Sequence[EscalationRecord]) -> Script[list[EscalationRecord]]:
@@ -290,9 +284,7 @@ class EscalationTable(SignedTable[EscalationRecord]):
         self, escalation_id: str, at: float, by: str, note: str | None
     ) -> Script[EscalationRecord]:
         """Record that somebody has seen to it; a second time changes nothing. Raises NotFound."""
-        found = yield from self.read_one("WHERE id = ?", escalation_id)
-        if found is None:
-            raise NotFound(f"there is no escalation {escalation_id!r}")
+        found = yield from self.take(escalation_id)
         if found.acknowledged_at is None:
             found = msgspec.structs.replace(
                 found, acknowledged_at=at, acknowledged_by=by, note=note

@@ -112,8 +112,8 @@ class Servers(StoreTable):
 
     async def count(self) -> dict[str, int]:
         """Count the servers in each status."""
-        query = Query("SELECT status, count(*) FROM servers GROUP BY status")
-        return await self._database.read(query, lambda rows: {row[0]: row[1] for row in rows})
+        sql = "SELECT status, count(*) FROM servers GROUP BY status"
+        return dict(await self._read_rows(tuple, sql))
 
     # -- changing
 
@@ -153,8 +153,7 @@ class Servers(StoreTable):
             stored["connection_config"] = self._seal_config(after.id, after.connection_config)
         if "health_check_url" in stored:
             stored["health_check_url"] = self._seal_url(after.id, after.health_check_url)
-        clause, args = SERVERS_TABLE.assignments(stored)
-        yield Query(f"UPDATE servers SET {clause} WHERE id = ?", (*args, server_id))
+        yield SERVERS_TABLE.update(stored, "WHERE id = ?", server_id)
         yield bump(SERVERS_TOPIC)
         return after
 

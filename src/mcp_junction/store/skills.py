@@ -51,15 +51,16 @@ class Skills(StoreTable):
 
     async def vectors(self, skill_id: str, model: str = "") -> list[bytes]:
         """Read the vectors by one model of the listed tools that have a skill."""
-        query = Query(
+        return await self._read_rows(
+            lambda row: bytes(row[0]),
             "SELECT tool_vectors.embedding FROM skill_members"
             " JOIN tools ON tools.id = skill_members.tool_id"
             " JOIN tool_vectors ON tool_vectors.tool_id = tools.id"
             " WHERE skill_members.skill_id = ? AND tools.gone_at IS NULL"
             " AND tool_vectors.model = ? ORDER BY tools.id",
-            (skill_id, model),
+            skill_id,
+            model,
         )
-        return await self._database.read(query, lambda rows: [bytes(row[0]) for row in rows])
 
     # -- changing
 
@@ -102,8 +103,7 @@ class Skills(StoreTable):
         sql = "SELECT id FROM skills WHERE name = ? AND id <> ?"
         if (yield Query(sql, (after.name, skill_id))):
             raise AlreadyExists(f"there is a skill {after.name!r} already")
-        clause, args = SKILLS_TABLE.assignments(stored)
-        yield Query(f"UPDATE skills SET {clause} WHERE id = ?", (*args, skill_id))
+        yield SKILLS_TABLE.update(stored, "WHERE id = ?", skill_id)
         return after
 
     @transaction()
@@ -210,7 +210,6 @@ class Suggestions(StoreTable):
             "decided_at": time.time(),
             "decided_by": actor,
         }
-        clause, args = _SUGGESTIONS.assignments(changes)
-        yield Query(f"UPDATE skill_suggestions SET {clause} WHERE id = ?", (*args, suggestion_id))
+        yield _SUGGESTIONS.update(changes, "WHERE id = ?", suggestion_id)
         decided: SuggestionRecord = msgspec.structs.replace(found, **changes)
         return decided

@@ -91,7 +91,7 @@ class Table(Generic[R]):
         msgspec.json.Decoder(record)
         self._json = frozenset(json)
         self._salvage = salvage
-        self._encoded = [i for i, column in enumerate(self.columns) if column in self._json]
+        self._encoded = [self.columns.index(column) for column in json]
         self._decoders = [
             (index, _decode if column in self._json else bool)
             for index, column in enumerate(self.columns)
@@ -148,10 +148,11 @@ class Table(Generic[R]):
         """Convert one value to what its column holds."""
         return _encode(value).decode() if column in self._json else value
 
-    def assignments(self, changes: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        """Make the SET clause of an UPDATE, and its arguments."""
+    def update(self, changes: Mapping[str, Any], rest: str, *args: Any) -> Query:
+        """Make the statement that changes columns; ``rest`` is what follows their values."""
         clause = ", ".join(f"{quote(column)} = ?" for column in changes)
-        return clause, [self.value(column, value) for column, value in changes.items()]
+        values = [self.value(column, value) for column, value in changes.items()]
+        return Query(f"UPDATE {self.name} SET {clause} {rest}", (*values, *args))
 
 
 class StoreTable:
@@ -167,6 +168,10 @@ class StoreTable:
     async def _read_first(self, table: Table[R], rest: str = "", *args: Any) -> R | None:
         """Read the first record that a query finds. Raises UnreadableRow."""
         return await self._database.read(table.select(rest, args), table.first)
+
+    async def _read_rows(self, make: Callable[[Row], T], sql: str, *args: Any) -> list[T]:
+        """Run a query, and make something of each row that it finds."""
+        return await self._database.read(Query(sql, args), lambda rows: [*map(make, rows)])
 
     async def _read_number(self, sql: str, *args: Any) -> int | None:
         """Read the one number that a query finds; None for NULL, or when there is no row."""

@@ -144,13 +144,12 @@ class Tools(StoreTable):
         """Count the listed tools of each server, by the server's id."""
         ones = "sum(CASE WHEN {} THEN 1 ELSE 0 END)".format
         parts = ("count(*)", ones("is_classified"), ones("quarantined"))
-        query = Query(
+        found = await self._read_rows(
+            lambda row: (row[0], ToolCount(*map(int, tuple(row)[1:]))),
             f"SELECT server_id, {', '.join(parts)} FROM tools WHERE gone_at IS NULL"
-            " GROUP BY server_id"
+            " GROUP BY server_id",
         )
-        return await self._database.read(
-            query, lambda rows: {row[0]: ToolCount(*map(int, row[1:])) for row in map(tuple, rows)}
-        )
+        return dict(found)
 
     # -- changing
 

@@ -83,7 +83,7 @@ class ApprovalPages:
         """Find a request that a principal may decide about. Raises NotPermitted, NotFound."""
         if not has_right(principal, Right.CHANGE_POLICY):
             raise NotPermitted(explain_refusal(principal, Right.CHANGE_POLICY))
-        record = await self._approvals.table.find(approval_id)
+        record = await self._approvals.table.get(approval_id)
         refusal = explain_approver_refusal(principal, record.agent_id, record.asked_by)
         if refusal is not None:
             raise NotPermitted(refusal)
