@@ -68,7 +68,7 @@ def _anchor(heading: str) -> str:
 
 def test_each_route_of_governed_calls_is_in_the_table():
     from mcp_junction.api.app import make_app
-    from mcp_junction.web.routing import path_format
+    from mcp_junction.web.application import path_format
 
     text = (DOCS / "rest.md").read_text("utf-8").partition("## Governed calls")[2]
     told = {re.sub(r"\{\w+\}", "{}", path) for path in re.findall(r"(/[\w/{}-]+)", text)}

@@ -209,7 +209,7 @@ class Service:
         """Names of the vital parts that are down: tasks, the audit or the store."""
         is_blind = self._keys.is_blind or (self._sync is not None and self._sync.is_blind)
         down = ["store"] if is_blind else []
-        if self._rest is not None and self._rest.is_audit_failing:
+        if self._rest is not None and self._rest.registry.audit.is_failing:
             down.append(AUDIT)
         return down + [task for task in self._junction.tasks.supervision.down if task not in down]
 

@@ -9,7 +9,8 @@ from mcp_junction.api.errors import MCP_TYPES, is_mcp_path
 from mcp_junction.api.rights import ANYONE, PUBLIC, RIGHTS, Right, rights_needed
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
-from mcp_junction.web.routing import get, path_format
+from mcp_junction.web.application import path_format
+from mcp_junction.web.routing import get
 
 HOSTS = (
     "evil.example",

@@ -48,9 +48,15 @@ from mcp_junction.errors import NotPermitted, RequestError
 from mcp_junction.identity.challenges import make_scope_challenge
 from mcp_junction.listener.http.guard import describe_denial
 from mcp_junction.policy.principal import KEY_ROLES
-from mcp_junction.web.application import Guard, Respond, WebApp
-from mcp_junction.web.messages import HTML, Response, Scope
-from mcp_junction.web.routing import REF, Operation, describe_operations, get, path_format
+from mcp_junction.web.application import (
+    REF,
+    Guard,
+    Respond,
+    WebApp,
+    describe_operations,
+    path_format,
+)
+from mcp_junction.web.routing import HTML, Operation, Response, Scope, get
 
 ROUTERS = (
     servers.ROUTES,
@@ -87,7 +93,7 @@ def _make_guard(context: ApiContext) -> Guard:
             check(principal, operation.opt)
         except RequestError as error:
             context.denials.add(describe_denial(scope, error.detail, principal))
-            tokens = context.access_tokens
+            tokens = context.keys.tokens
             if tokens is not None and principal is not None and tokens.is_own(principal):
                 needed = rights_needed(operation.opt)
                 challenge = make_scope_challenge(tokens, scope["path"], needed)

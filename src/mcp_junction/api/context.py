@@ -16,7 +16,6 @@ from mcp_junction.governance.approvals import PAGES, Approvals
 from mcp_junction.governance.policy_admin import PolicyAdministration, token_ttl_of
 from mcp_junction.governance.policy_sync import DoorGrants
 from mcp_junction.identity.keys import KeyRing
-from mcp_junction.identity.tokens import AccessTokens
 from mcp_junction.listener.http.approval_pages import ApprovalPages
 from mcp_junction.listener.http.host import HttpHost, Receive, Scope, Send
 from mcp_junction.listener.http.pages import PageSessions, SessionSigner
@@ -72,7 +71,7 @@ class ApiContext:
             self.denials.add,
             lambda: self.refresh_keys(),  # the service puts its own in place later
         )
-        self._keys = keys
+        self.keys = keys
         self._policies = self._make_policies(bus)
         self.has_owner: Callable[[], bool] = lambda: False
         """Whether there is a local owner, who needs no key; the service says."""
@@ -106,7 +105,7 @@ class ApiContext:
         """Make the pages on which people sign in to servers and decide about calls."""
         if self._signer is None:
             return None
-        credentials, keys = self.credentials, self._keys
+        credentials, keys = self.credentials, self.keys
         sessions = PageSessions(
             host.principal,
             keys,
@@ -148,11 +147,6 @@ class ApiContext:
         return self._policies
 
     @property
-    def access_tokens(self) -> AccessTokens | None:
-        """Verifies access tokens, where any are accepted."""
-        return self._keys.tokens
-
-    @property
     def live_policy(self) -> LivePolicy:
         """The grants as they are in force now."""
         assert self.junction.governance is not None, "the service has a policy"
@@ -173,12 +167,7 @@ class ApiContext:
         """Make a key, audited; return its record, and the key itself, which is not stored."""
         who, detail = (by.id, by.role.value), {"role": role.value}
         async with self.registry.audit.act(*who, "key.create", target=agent, detail=detail):
-            return await self._keys.create(role, agent, by.id)
-
-    @property
-    def is_audit_failing(self) -> bool:
-        """Whether audit rows cannot be stored now."""
-        return self.registry.audit.is_failing
+            return await self.keys.create(role, agent, by.id)
 
     async def load(self) -> None:
         """Load the REST routes. Call it before the service listens: loading holds up calls."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
+import msgspec
+
 from mcp_junction.api.errors import errors_of
 from mcp_junction.api.policy_models import (
     Agent,
@@ -19,7 +21,6 @@ from mcp_junction.api.policy_models import (
     agent_model,
     given_model,
     grant_model,
-    registered_model,
 )
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
@@ -44,8 +45,15 @@ from mcp_junction.policy.principal import (
     has_right,
 )
 from mcp_junction.store.grants import AgentRecord
-from mcp_junction.web.messages import Response
-from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, post
+from mcp_junction.web.routing import (
+    PathParameter,
+    QueryParameter,
+    Response,
+    Router,
+    delete,
+    get,
+    post,
+)
 
 GrantId = Annotated[str, PathParameter(max_length=300, description="The id of a grant.")]
 AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]
@@ -189,7 +197,7 @@ def _show(
     items, headers = page_as_array(request, grants, _by_agent, limit, cursor)
     names, now, policy = context.server_names, time.time(), context.live_policy
     shown = [
-        grant_model(one, names, now, tuple(policy.tokens_of(one.agent_id).get(one.id, ())))
+        grant_model(one, names, now, policy.tokens_of(one.agent_id).get(one.id, ()))
         for one in items
     ]
     return Response(shown, headers=headers)
@@ -218,8 +226,9 @@ async def register_agent(request: AnyRequest, context: Context) -> Response[Regi
         wanted.agent_id, wanted.agent_type, wanted.declared_tools, by
     )
     now, names = time.time(), context.server_names
+    agent = agent_model(bound.agent, _count_grants(context, bound.agent))
     given = [given_model(one, names, now) for one in bound.grants]
-    shown = registered_model(bound.agent, _count_grants(context, bound.agent), given)
+    shown = RegisteredAgent(**msgspec.structs.asdict(agent), bound=given)
     if wanted.create_key:
         key, shown.key = await context.make_key(Role.AGENT, wanted.agent_id, by)
         shown.key_id = key.id
@@ -237,7 +246,7 @@ async def list_agents(
     request: AnyRequest, context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Response[list[Agent]]:
     agents = await context.policies.agents()
-    items, headers = page_as_array(request, agents, _by_id, limit, cursor)
+    items, headers = page_as_array(request, agents, lambda one: (one.agent_id,), limit, cursor)
     shown = [agent_model(one, _count_grants(context, one)) for one in items]
     return Response(shown, headers=headers)
 
@@ -272,10 +281,6 @@ async def remove_agent(request: AnyRequest, context: Context, agent_id: AgentRef
 def _count_grants(context: Context, agent: AgentRecord) -> int:
     now = time.time()
     return sum(grant.is_live(now) for grant in context.live_policy.of(agent.agent_id).grants)
-
-
-def _by_id(agent: AgentRecord) -> tuple[str]:
-    return (agent.agent_id,)
 
 
 ROUTES = Router(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -257,68 +257,50 @@ class DecisionExplained(msgspec.Struct):
 
 
 def grant_model(
-    grant: Grant, names: Mapping[str, str], now: float, tokens: tuple[Token, ...] = ()
+    grant: Grant, names: Mapping[str, str], now: float, tokens: Iterable[Token] = ()
 ) -> PolicyGrant:
     """Make the answer for a grant; ``names`` leads from ids of servers to their names."""
-    return PolicyGrant(**_grant_fields(grant, names, now, tokens))
+    live = [token.expires_at for token in tokens if token.is_live(now) and token.used_at is None]
+    return PolicyGrant(
+        id=grant.id,
+        agent_id=grant.agent_id,
+        server_id=ANY if grant.server_id == ANY else names.get(grant.server_id, grant.server_id),
+        tool_name=grant.tool_name,
+        kinds=list(grant.kinds),
+        actions=list(grant.actions),
+        when=grant.when,
+        limits=None if grant.limits is None else GrantLimits(grant.limits.calls, grant.limits.per),
+        token_mode=grant.token_mode,
+        token_ttl=grant.token_ttl,
+        expires_at=format_time(grant.expires_at),
+        is_live=grant.is_live(now),
+        granted_at=format_time(grant.granted_at),
+        granted_by=grant.granted_by,
+        note=grant.note,
+        source=grant.source.value,
+        version=grant.version,
+        token_expires_at=format_time(max(live, default=None)),
+    )
 
 
 def given_model(issued: IssuedGrant, names: Mapping[str, str], now: float) -> GivenPolicyGrant:
     """Make the answer for a grant that was given, with its token."""
     token = issued.token
+    shown = grant_model(issued.grant, names, now, () if token is None else (token,))
     return GivenPolicyGrant(
-        **_grant_fields(issued.grant, names, now, () if token is None else (token,)),
+        **msgspec.structs.asdict(shown),
         token_id=None if token is None else token.id,
         token=issued.token_text,
     )
 
 
 def agent_model(agent: AgentRecord, grants: int) -> Agent:
-    """Make the answer for an agent."""
-    return Agent(**_agent_fields(agent, grants))
-
-
-def registered_model(
-    agent: AgentRecord, grants: int, bound: list[GivenPolicyGrant]
-) -> RegisteredAgent:
-    """Make the answer for an agent that was registered."""
-    return RegisteredAgent(**_agent_fields(agent, grants), bound=bound)
-
-
-def _agent_fields(agent: AgentRecord, grants: int) -> dict[str, Any]:
-    return {
-        "agent_id": agent.agent_id,
-        "agent_type": agent.agent_type,
-        "declared_tools": list(agent.declared_tools),
-        "created_at": format_time(agent.created_at),
-        "created_by": agent.created_by,
-        "grants": grants,
-    }
-
-
-def _grant_fields(
-    grant: Grant, names: Mapping[str, str], now: float, tokens: tuple[Token, ...]
-) -> dict[str, Any]:
-    live = [token.expires_at for token in tokens if token.is_live(now) and token.used_at is None]
-    limits = None if grant.limits is None else GrantLimits(grant.limits.calls, grant.limits.per)
-    server = ANY if grant.server_id == ANY else names.get(grant.server_id, grant.server_id)
-    return {
-        "id": grant.id,
-        "agent_id": grant.agent_id,
-        "server_id": server,
-        "tool_name": grant.tool_name,
-        "kinds": list(grant.kinds),
-        "actions": list(grant.actions),
-        "when": grant.when,
-        "limits": limits,
-        "token_mode": grant.token_mode,
-        "token_ttl": grant.token_ttl,
-        "expires_at": format_time(grant.expires_at),
-        "is_live": grant.is_live(now),
-        "granted_at": format_time(grant.granted_at),
-        "granted_by": grant.granted_by,
-        "note": grant.note,
-        "source": grant.source.value,
-        "version": grant.version,
-        "token_expires_at": format_time(max(live, default=None)),
-    }
+    """Make the answer for an agent, which has so many grants."""
+    return Agent(
+        agent.agent_id,
+        agent.agent_type,
+        list(agent.declared_tools),
+        format_time(agent.created_at),
+        agent.created_by,
+        grants,
+    )

@@ -19,7 +19,7 @@ from mcp_junction.api.routes import (
     read_body,
     to_model,
 )
-from mcp_junction.registry.server_registration import MAX_TOOLS, RejectedTool, ServerDeclaration
+from mcp_junction.registry.server_registration import MAX_TOOLS, ServerDeclaration
 from mcp_junction.web.routing import Router, post
 
 _SCHEMA: Final = {
@@ -126,13 +126,16 @@ async def register_tools(request: AnyRequest, context: Context) -> RegistrationR
         principal,
     )
     tools = show_tools(context, principal, found.tools)
-    rejected = [_show_rejected(one) for one in found.rejected]
+    rejected = [
+        RejectedToolShown(
+            one.tool_name,
+            one.reason,
+            [SchemaDiagnostic(**error) for error in one.errors],
+            one.version,
+        )
+        for one in found.rejected
+    ]
     return RegistrationResult(found.server, len(tools), len(rejected), tools, rejected)
-
-
-def _show_rejected(tool: RejectedTool) -> RejectedToolShown:
-    errors = [SchemaDiagnostic(**error) for error in tool.errors]
-    return RejectedToolShown(tool.tool_name, tool.reason, errors, tool.version)
 
 
 ROUTES = Router("/api/v1/mcp", route_handlers=[register_tools], tags=["governed tools"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -200,7 +200,7 @@ class RestSearch:
                 server = servers[record.server_id]
                 state = self._registry.tools.state_of(record)
                 shown = visible.show(record, server, state, with_schema=with_schema)
-                found.append(FoundTool(**_members(shown), score=score))
+                found.append(FoundTool(**msgspec.structs.asdict(shown), score=score))
             if asked.explain and found:
                 found[-1].explain = {k: round(part, _DIGITS) for k, part in hit.parts.items()}
         return found
@@ -224,10 +224,6 @@ def _warn(asked: Search, found: SearchAnswer, search: ToolSearch) -> str | Unset
     if found.strategy == KEYWORD and asked.strategy not in (AUTO, KEYWORD):
         return "there are no vectors yet, or they cannot be had now: words were searched"
     return UNSET
-
-
-def _members(tool: msgspec.Struct) -> dict[str, Any]:
-    return {name: getattr(tool, name) for name in tool.__struct_fields__}
 
 
 def _own(name: str, score: float, *, with_schema: bool) -> FoundTool:

@@ -22,16 +22,24 @@ from mcp_junction.api.errors import (
     field_error,
     validation_error,
 )
+from mcp_junction.api.models import Server, Skill
 from mcp_junction.api.rights import PRINCIPAL
 from mcp_junction.config.registration import parse_body
 from mcp_junction.errors import CursorError, RequestError
 from mcp_junction.governance.governance import Governance
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
-from mcp_junction.web.messages import Request
-from mcp_junction.web.routing import HeaderParameter, PathParameter, QueryParameter, ResponseSpec
+from mcp_junction.web.routing import (
+    HeaderParameter,
+    PathParameter,
+    QueryParameter,
+    Request,
+    Response,
+    ResponseSpec,
+)
 
 T = TypeVar("T")
+V = TypeVar("V", Server, Skill)
 AnyRequest = Request
 Context = ApiContext
 """The types of a handler's parameters ``request`` and ``context``."""
@@ -111,9 +119,12 @@ IfMatch = Annotated[
 ]
 
 
-def etag(version: int) -> dict[str, str]:
-    """Make the ETag header for a version."""
-    return {"etag": f'"{version}"'}
+def respond_tagged(shown: V, made_at: str | None = None) -> Response[V]:
+    """Answer with something and its ETag; ``made_at`` is the address of something new."""
+    headers = {"etag": f'"{shown.version}"'}
+    if made_at is None:
+        return Response(shown, headers=headers)
+    return Response(shown, status_code=201, headers={**headers, "location": made_at})
 
 
 def parse_if_match(if_match: str | None) -> int | None:

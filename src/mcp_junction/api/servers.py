@@ -36,12 +36,12 @@ from mcp_junction.api.routes import (
     ServerRef,
     caller,
     error_responses,
-    etag,
     page,
     parse_if_match,
     read_body,
     read_cursor,
     read_model,
+    respond_tagged,
     write_cursor,
 )
 from mcp_junction.api.tools import WithSchemas, by_position
@@ -53,8 +53,7 @@ from mcp_junction.redaction.texts import redact_text
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 from mcp_junction.upstream.upstream import Upstream
-from mcp_junction.web.messages import Response
-from mcp_junction.web.routing import QueryParameter, Router, delete, get, patch, post
+from mcp_junction.web.routing import QueryParameter, Response, Router, delete, get, patch, post
 
 Status = Annotated[
     str | None,
@@ -88,7 +87,7 @@ async def register_server(request: AnyRequest, context: Context) -> Response[Ser
     record = await context.registry.register(
         made, caller(request), auto_connect=made.auto_connect and made.enabled
     )
-    return _tagged(record, status=201)
+    return respond_tagged(server_model(record), f"/api/v1/aggregator/servers/{record.id}")
 
 
 @get(
@@ -140,7 +139,7 @@ async def show_server(
         shown.last_heartbeat = format_time(context.registry.last_heartbeat(record.id))
         if shown.capabilities is None and server.greeting is not None:
             shown.capabilities = redact_value(server.greeting.capabilities)
-    return _tagged(record, shown=shown)
+    return respond_tagged(shown)
 
 
 @patch(
@@ -164,7 +163,8 @@ async def change_server(
     if not isinstance(value, dict):
         raise field_error("$", "must be an object")
     version = parse_if_match(if_match)
-    return _tagged(await context.registry.change(server_id, value, caller(request), version))
+    record = await context.registry.change(server_id, value, caller(request), version)
+    return respond_tagged(server_model(record))
 
 
 @delete(
@@ -196,15 +196,6 @@ async def show_history(
     items = [history_model(record) for record in found[:limit]]
     more = write_cursor((items[-1].id,)) if len(found) > limit else None
     return HistoryPage(total, more, items)
-
-
-def _tagged(
-    record: ServerRecord, status: int = 200, shown: Server | None = None
-) -> Response[Server]:
-    headers = etag(record.version)
-    if status == 201:
-        headers["location"] = f"/api/v1/aggregator/servers/{record.id}"
-    return Response(shown or server_model(record), status_code=status, headers=headers)
 
 
 def _instructions(server: Upstream) -> str | None:

@@ -23,18 +23,26 @@ from mcp_junction.api.routes import (
     Limit,
     caller,
     error_responses,
-    etag,
     page,
     parse_if_match,
     read_model,
+    respond_tagged,
 )
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.protocol.names import Pair
 from mcp_junction.store.records import SkillRecord
 from mcp_junction.store.skills import APPROVED, PENDING, REJECTED, SuggestionRecord
-from mcp_junction.web.messages import Response
-from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, patch, post
+from mcp_junction.web.routing import (
+    PathParameter,
+    QueryParameter,
+    Response,
+    Router,
+    delete,
+    get,
+    patch,
+    post,
+)
 
 SkillRef = Annotated[str, PathParameter(max_length=300, description="The skill's id or its name.")]
 WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` too.")]
@@ -51,7 +59,7 @@ async def make_skill(request: AnyRequest, context: Context) -> Response[Skill]:
     given = _check_texts({"name": made.name, "description": made.description})
     with errors_of("SKILL"):
         record = await context.registry.skills.add(**given, actor=caller(request))
-    return _respond(record, status=201)
+    return respond_tagged(skill_model(record), f"/api/v1/skills/{record.id}")
 
 
 @get(opt=needs(Right.READ_TOOLS), responses=error_responses(), summary="List skills")
@@ -84,7 +92,7 @@ async def show_skill(
     with errors_of("SKILL"):
         record = await context.registry.skills.get(skill_id)
     (record,) = await _hide_tools(request, context, [record])
-    return _respond(record, with_embedding=include_embeddings)
+    return respond_tagged(skill_model(record, with_embedding=include_embeddings))
 
 
 @patch(
@@ -106,7 +114,7 @@ async def change_skill(
     version = parse_if_match(if_match)
     with errors_of("SKILL"):
         record = await context.registry.skills.change(skill_id, changes, caller(request), version)
-    return _respond(record)
+    return respond_tagged(skill_model(record))
 
 
 @delete(
@@ -130,16 +138,6 @@ def _check_texts(texts: dict[str, Any]) -> dict[str, str]:
         if not text.isprintable() or text != text.strip():
             raise field_error(f"$.{name}", "must have no control characters, nor spaces around it")
     return texts
-
-
-def _respond(
-    record: SkillRecord, status: int = 200, *, with_embedding: bool = False
-) -> Response[Skill]:
-    headers = etag(record.version)
-    if status == 201:
-        headers["location"] = f"/api/v1/skills/{record.id}"
-    shown = skill_model(record, with_embedding=with_embedding)
-    return Response(shown, status_code=status, headers=headers)
 
 
 async def _hide_tools(
@@ -218,7 +216,7 @@ async def list_suggestions(
         raise field_error("status", "must be pending, approved, rejected or all")
     records = await context.registry.skills.classifier.suggestions.all()
     chosen = [one for one in records if status in (one.status, "all")]
-    found = page(chosen, _by_time, limit, cursor)
+    found = page(chosen, lambda one: (one.created_at, one.id), limit, cursor)
     shown = [await _show_suggestion(context, one) for one in found.items]
     return SuggestionPage(found.total, found.next_cursor, shown)
 
@@ -275,10 +273,6 @@ async def _show_suggestion(context: Context, record: SuggestionRecord) -> Sugges
         format_time(record.decided_at),
         record.decided_by,
     )
-
-
-def _by_time(record: SuggestionRecord) -> tuple[Any, ...]:
-    return record.created_at, record.id
 
 
 SUGGESTION_ROUTES = Router(

@@ -43,8 +43,15 @@ from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.redaction.connections import ShownSetting, show_settings
 from mcp_junction.registry.metrics import State
 from mcp_junction.store.records import AuditQuery, AuditRow
-from mcp_junction.web.messages import Response, Stream
-from mcp_junction.web.routing import HeaderParameter, QueryParameter, ResponseSpec, Router, get
+from mcp_junction.web.routing import (
+    HeaderParameter,
+    QueryParameter,
+    Response,
+    ResponseSpec,
+    Router,
+    Stream,
+    get,
+)
 
 
 @get(

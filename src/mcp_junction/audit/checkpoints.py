@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from hmac import compare_digest
 from pathlib import Path
 from typing import Final
@@ -241,25 +241,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Seals:
-    """Makes and checks the MACs of pages and the tags of rows with one key.
+    """Makes and checks the MACs of pages and the tags of rows with one key."""
 
-    HMAC by hand: the hash states that depend on the key alone are computed once, then copied.
-    """
-
-    __slots__ = ("_inner", "_outer", "_tag")
+    __slots__ = ("_mac", "_tag")
 
     def __init__(self, key: bytes) -> None:
-        block = key.ljust(64, b"\0")
-        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+        self._mac = hmac.new(key, digestmod="sha256")
         self._tag = blake2b(key=key, digest_size=TAG, person=b"junction row")
 
     def digest(self, *parts: bytes) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
+        mac = self._mac.copy()
         for part in parts:
-            inner.update(part)
-        outer.update(inner.digest())
-        return outer.digest()
+            mac.update(part)
+        return mac.digest()
 
     def genesis(self, writer: str) -> bytes:
         """Return the MAC that the first page of a writer follows."""

@@ -85,7 +85,8 @@ class AuditLog:
         """The page that is being stored."""
         self._failing = False
         self._untold = 0
-        self._lost = 0
+        self.lost = 0
+        """Entries that were never stored, since this writer began."""
         self._timer: asyncio.TimerHandle | None = None
         self._wake = asyncio.Event()
         self._stored = 0
@@ -168,11 +169,6 @@ class AuditLog:
     def supervision(self) -> Supervision:
         """The status of the task that stores rows."""
         return self._tasks.supervision
-
-    @property
-    def lost(self) -> int:
-        """Entries that were never stored, since this writer began."""
-        return self._lost
 
     @property
     def waiting(self) -> int:
@@ -387,4 +383,4 @@ class AuditLog:
         if not self._untold:
             log.error("audit entries are being lost: the store does not take them")
         self._untold += count
-        self._lost += count
+        self.lost += count

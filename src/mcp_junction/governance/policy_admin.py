@@ -127,10 +127,7 @@ class PolicyAdministration:
 
     async def agent(self, agent_id: str) -> AgentRecord:
         """Read one agent. Raises NotFound."""
-        found = await self._tables.agents.find(agent_id)
-        if found is None:
-            raise NotFound(f"there is no agent {agent_id!r}")
-        return found
+        return await self._tables.agents.get(agent_id)
 
     # -- grants
 

@@ -68,9 +68,9 @@ class SchemaProblem(NamedTuple):
 class UnusableSchema(Exception):
     """A schema that cannot be used; ``problem`` says why."""
 
-    def __init__(self, problem: SchemaProblem) -> None:
-        self.problem = problem
-        super().__init__(problem.message)
+    def __init__(self, path: str, message: str) -> None:
+        self.problem = SchemaProblem(path, message)
+        super().__init__(message)
 
 
 class CompiledSchema:
@@ -205,29 +205,29 @@ def compile_schema(text: bytes) -> CompiledSchema:
     """Compile a schema. Raises UnusableSchema."""
     schema = _read(text)
     if weigh_patterns(schema) > MAX_SCHEMA:
-        raise _unusable("", _TOO_MUCH)
+        raise UnusableSchema("", _TOO_MUCH)
     return _compile_read(schema, text)
 
 
 def _read(text: bytes) -> Any:
     """Decode a schema. Raises UnusableSchema."""
     if len(text) > MAX_SCHEMA:
-        raise _unusable("", f"is larger than {MAX_SCHEMA} bytes; make it shorter")
+        raise UnusableSchema("", f"is larger than {MAX_SCHEMA} bytes; make it shorter")
     try:
         schema = read_arguments(text).value  # two members of one name are read by each as he likes
         text.decode()
     except (ArgumentsError, UnicodeDecodeError) as error:
         words = str(error).removeprefix("arguments ").removeprefix("arguments: ")
-        raise _unusable("", f"cannot be read: {words}") from None
+        raise UnusableSchema("", f"cannot be read: {words}") from None
     if not isinstance(schema, dict | bool):
-        raise _unusable("", "must be an object")
+        raise UnusableSchema("", "must be an object")
     return schema
 
 
 def _compile_read(schema: Any, text: bytes) -> CompiledSchema:
     cost = measure_cost(schema)
     if cost.is_too_much:
-        raise _unusable("", _TOO_MUCH)
+        raise UnusableSchema("", _TOO_MUCH)
     return _compile(_choose_draft(schema), text.decode(), schema, cost)
 
 
@@ -238,7 +238,7 @@ def _choose_draft(schema: Any) -> type[jsonschema_rs.Validator]:
     found = _DRAFTS.get(named.rstrip("#")) if isinstance(named, str) else None
     if found is None:
         words = "is no known draft of JSON Schema; use draft 2020-12 or draft 7"
-        raise _unusable("/$schema", words)
+        raise UnusableSchema("/$schema", words)
     return found
 
 
@@ -252,13 +252,13 @@ def _compile(
         pass
     cost = measure_cost(schema, is_backtracking=True)
     if cost.is_too_much:
-        raise _unusable("", _TOO_MUCH)
+        raise UnusableSchema("", _TOO_MUCH)
     try:
         validator = draft(text, pattern_options=_BACKTRACKING, **options)
     except jsonschema_rs.ValidationError as error:
-        raise UnusableSchema(_describe((error,))[0]) from None
+        raise UnusableSchema(*_describe((error,))[0]) from None
     except ValueError as error:
-        raise _unusable("", str(error)[:_MAX_MESSAGE]) from None
+        raise UnusableSchema("", str(error)[:_MAX_MESSAGE]) from None
     return CompiledSchema(validator, cost, is_backtracking=True)
 
 
@@ -275,18 +275,11 @@ def _describe(errors: Iterable[jsonschema_rs.ValidationError]) -> list[SchemaPro
     """Describe the first few errors, in bounded words."""
     found: list[SchemaProblem] = []
     for error in islice(errors, MAX_ERRORS):
-        path = "".join(f"/{_escape(str(step))}" for step in error.instance_path)
+        steps = (str(step).replace("~", "~0").replace("/", "~1") for step in error.instance_path)
+        path = "".join(f"/{step}" for step in steps)
         found.append(SchemaProblem(path[:_MAX_MESSAGE], _shorten(error.message)))
     return found
 
 
-def _escape(step: str) -> str:
-    return step.replace("~", "~0").replace("/", "~1")
-
-
 def _shorten(message: str) -> str:
     return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
-
-
-def _unusable(path: str, message: str) -> UnusableSchema:
-    return UnusableSchema(SchemaProblem(path, message))

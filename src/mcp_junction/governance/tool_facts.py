@@ -21,7 +21,6 @@ from mcp_junction.policy.grants import RESOURCES
 from mcp_junction.policy.risk import Risk, assess, says_destructive
 from mcp_junction.policy.tool_settings import ALL_TOOLS, FallbackTarget, ToolSetting
 from mcp_junction.resilience.retry import RepeatHints
-from mcp_junction.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
     from mcp_junction.governance.schemas import CompiledSchema, SchemaCache
@@ -129,7 +128,6 @@ class _Annotations(msgspec.Struct):
     idempotentHint: bool | None = None
 
 
-_NO_ANNOTATIONS: Final = _Annotations()
 _UNSET: Final = ToolSetting("", "")
 
 
@@ -189,6 +187,7 @@ class ToolFactsCache:
         members = route.item.members if route.item is not None else {}
         annotations, schema = members.get("annotations"), members.get("inputSchema")
         risk = self.settings.risk_of(upstream.definition.id, name, annotations)
+        notes = _read_annotations(annotations)
         return ToolFacts(
             CallTarget(
                 upstream.definition.id,
@@ -198,7 +197,13 @@ class ToolFactsCache:
                 server=route.pair.server,
                 annotations=annotations,
             ),
-            _hints(setting, _read_annotations(annotations), upstream),
+            RepeatHints(
+                setting.read_only,
+                setting.idempotent,
+                notes.readOnlyHint is True,
+                notes.idempotentHint is True,
+                upstream.definition.trust_annotations,
+            ),
             setting.timeout_ms / 1000 if setting.timeout_ms else route.timeout,
             schema,
             setting.fallbacks,
@@ -208,18 +213,8 @@ class ToolFactsCache:
         )
 
 
-def _hints(setting: ToolSetting, notes: _Annotations, upstream: Upstream) -> RepeatHints:
-    return RepeatHints(
-        setting.read_only,
-        setting.idempotent,
-        notes.readOnlyHint is True,
-        notes.idempotentHint is True,
-        upstream.definition.trust_annotations,
-    )
-
-
 def _read_annotations(raw: Raw | None) -> _Annotations:
     try:
         return msgspec.json.decode(raw or b"{}", type=_Annotations)
     except msgspec.MsgspecError:  # a server may write anything
-        return _NO_ANNOTATIONS
+        return _Annotations()

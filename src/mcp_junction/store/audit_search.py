@@ -77,7 +77,8 @@ class AuditSearch:
         while True:
             top = await self._step()
             if top == -math.inf:
-                return _cut(self._found, asked.limit)
+                rows = self._found[: asked.limit]
+                return AuditFound(rows, when(rows[-1]) if len(self._found) > asked.limit else None)
             if len(self._found) >= asked.limit and self._found[asked.limit - 1].at > top:
                 rows = self._found[: asked.limit]
                 return AuditFound(rows, when(rows[-1]))
@@ -333,11 +334,6 @@ class _PagesByFilter(_PagesBySegment):
 
 
 # -- parts
-
-
-def _cut(found: list[AuditRow], limit: int) -> AuditFound:
-    rows = found[:limit]
-    return AuditFound(rows, when(rows[-1]) if len(found) > limit else None)
 
 
 def _of_chains(chains: Sequence[tuple[str, int]]) -> tuple[str, list[Any]]:

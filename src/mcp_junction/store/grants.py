@@ -42,6 +42,7 @@ class AgentTable(SignedTable[AgentRecord]):
     """All agents that were registered, or given a grant."""
 
     _table = Table("agents", AgentRecord, json={"declared_tools"})
+    noun = "agent"
 
     async def all(self) -> list[AgentRecord]:
         """Read all agents, by id."""

@@ -140,11 +140,13 @@ class SignedTable(StoreTable, Generic[S]):
 
     def take(self, row_id: str) -> Script[S]:
         """Read the record with this id inside a transaction. Raises NotFound."""
-        return self._check_found((yield from self.read_one("WHERE id = ?", row_id)), row_id)
+        rest = f"WHERE {self._table.key[0]} = ?"
+        return self._check_found((yield from self.read_one(rest, row_id)), row_id)
 
     async def get(self, row_id: str) -> S:
         """Read the record with this id. Raises NotFound."""
-        return self._check_found(await self.read_first("WHERE id = ?", row_id), row_id)
+        rest = f"WHERE {self._table.key[0]} = ?"
+        return self._check_found(await self.read_first(rest, row_id), row_id)
 
     def _check_found(self, found: S | None, row_id: str) -> S:
         if found is None:

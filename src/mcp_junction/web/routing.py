@@ -1,4 +1,5 @@
-"""Operation and Router: what is answered at which path, by what, and what OpenAPI says of it.
+"""Operation and Router: what is answered at which path, by what. Request, Response and Stream: what
+a handler is given, and what it returns.
 
 ``@get("/{id:str}")`` makes an Operation. A handler is an async function. Its parameters ``request``
 and ``context`` are given to it; the others are read from the request: a text, a number, a boolean
@@ -8,17 +9,153 @@ QueryParameter(ge=1)]`` is one of the query. Annotations are looked at when an a
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from http import HTTPStatus
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
 from mcp_junction.errors import RequestError
-from mcp_junction.web.messages import JSON, Response, Stream
+from mcp_junction.tasks import TaskScope
+
+T = TypeVar("T")
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Sending = Callable[[Receive, Send], Awaitable[None]]
+
+JSON: Final = "application/json"
+HTML: Final = "text/html; charset=utf-8"
+_NO_CONTENT: Final = 204
+
+
+class Request:
+    """One HTTP request: its ASGI scope, and its body."""
+
+    __slots__ = ("_receive", "app", "scope")
+
+    def __init__(self, app: Any, scope: Scope, receive: Receive) -> None:
+        """``app`` is the WebApp that it came to."""
+        self.app = app
+        self.scope = scope
+        self._receive = receive
+
+    async def body(self) -> bytes:
+        """Read the whole body; once only."""
+        parts: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                return b"".join(parts)  # the client has left
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+
+class Response(Generic[T]):
+    """An answer: a value that is encoded as JSON, or bytes as they are."""
+
+    __slots__ = ("_content", "_headers", "_media_type", "_status")
+
+    def __init__(
+        self,
+        content: T,
+        *,
+        status_code: int | None = None,
+        media_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Without a ``status_code`` it is that of the operation."""
+        self._content = content
+        self._status = status_code
+        self._media_type = media_type
+        self._headers = headers or {}
+
+    def prepare(self, status: int) -> Sending:
+        """Encode it, with the operation's status if it has none; return what sends it."""
+        content: Any = self._content
+        status = self._status or status
+        headers = _encode_headers(self._media_type, self._headers)
+        if status == _NO_CONTENT:
+            body, headers = b"", headers[1:]
+        else:
+            body = content if isinstance(content, bytes) else msgspec.json.encode(content)
+            headers.append((b"content-length", b"%d" % len(body)))
+
+        async def transmit(_: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        return transmit
+
+
+class Stream:
+    """An answer that comes in parts, until they end or the client leaves."""
+
+    __slots__ = ("_headers", "_media_type", "_parts")
+
+    def __init__(
+        self, parts: AsyncIterator[bytes], *, media_type: str, headers: Mapping[str, str]
+    ) -> None:
+        self._parts = parts
+        self._media_type = media_type
+        self._headers = headers
+
+    def prepare(self, status: int) -> Sending:
+        """Return what sends the parts as they come."""
+        headers = _encode_headers(self._media_type, self._headers)
+
+        async def transmit(receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await self._transmit(receive, send)
+
+        return transmit
+
+    async def _transmit(self, receive: Receive, send: Send) -> None:
+        tasks = TaskScope("stream")
+        try:
+            sending = tasks.spawn(self._send_parts(send))
+            leaving = tasks.spawn(_wait_until_left(receive))
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await tasks.close()
+
+    async def _send_parts(self, send: Send) -> None:
+        try:
+            async for part in self._parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            close = getattr(self._parts, "aclose", None)
+            if close is not None:
+                await close()
+
+
+async def _wait_until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _encode_headers(media_type: str, headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    given = headers.items()
+    encoded = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in given]
+    return [(b"content-type", media_type.encode()), *encoded]
+
+
+# -- parameters
 
 MISSING: Final = object()
 _TYPES: Final = {str: "string", int: "integer", bool: "boolean"}
@@ -253,62 +390,3 @@ def _unwrap(returned: Any) -> Any:
     if get_origin(returned) is Response:
         (returned,) = get_args(returned)
     return bytes if returned is Stream else returned
-
-
-# -- OpenAPI
-
-REF: Final = "#/components/schemas/{name}"
-_CONVERTER: Final = re.compile(r":\w+}")
-
-
-def path_format(operation: Operation) -> str:
-    """The path of an operation as OpenAPI writes it."""
-    return _CONVERTER.sub("}", operation.path)
-
-
-def describe_operations(
-    operations: Sequence[Operation], more: Sequence[type[Any]] = ()
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Describe operations; returns the paths, and the schemas of all types, of ``more`` as well."""
-    shown = [one for one in operations if one.include_in_schema]
-    answers = {id(one): _answers(one) for one in shown}
-    specs = [spec for found in answers.values() for spec in found.values()]
-    types = [spec.type for spec in specs if spec.type is not None]
-    made, schemas = msgspec.json.schema_components([*types, *more], ref_template=REF)
-    by_type = {id(type_): schema for type_, schema in zip(types, made, strict=False)}
-    paths: dict[str, dict[str, Any]] = {}
-    for one in shown:
-        described = _describe(one, answers[id(one)], by_type)
-        paths.setdefault(path_format(one), {})[one.method.lower()] = described
-    return paths, schemas
-
-
-def _answers(operation: Operation) -> dict[int, ResponseSpec]:
-    returned = operation.read_signature()[2]
-    usual = None if returned is type(None) else returned
-    words = HTTPStatus(operation.status).description or HTTPStatus(operation.status).phrase
-    return {operation.status: ResponseSpec(usual, words), **operation.responses}
-
-
-def _describe(
-    operation: Operation, answers: dict[int, ResponseSpec], schemas: dict[int, Any]
-) -> dict[str, Any]:
-    parameters = [one.describe() for one in operation.read_signature()[1]]
-    return {
-        "operationId": operation.handler.__name__,
-        "summary": operation.summary,
-        **({"description": operation.description} if operation.description else {}),
-        "tags": list(operation.tags),
-        **({"parameters": parameters} if parameters else {}),
-        "responses": {
-            str(status): _describe_answer(spec, schemas) for status, spec in answers.items()
-        },
-    }
-
-
-def _describe_answer(spec: ResponseSpec, schemas: dict[int, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {"description": spec.description}
-    if spec.type is not None:
-        schema = schemas[id(spec.type)] if spec.media_type == JSON else {"type": "string"}
-        found["content"] = {spec.media_type: {"schema": schema}}
-    return found
