@@ -153,8 +153,10 @@ class CallErrors:
     def _failure_error(self, outcome: Outcome, record: ServerRecord) -> RequestError:
         """Make the error for a call that failed at a server."""
         delivery = outcome.delivery
-        if delivery is None and outcome.kind is OutcomeKind.ERROR:
-            return _server_error(record, outcome)
+        if delivery is None and outcome.kind is OutcomeKind.ERROR:  # the server's own
+            own = {"delivery": Delivery.EXECUTED.value, "error": Raw(bytes(outcome.payload))}
+            whole = {"server": _describe_server(record), **own}
+            return RequestError("EXECUTION_FAILED", outcome.message, whole)
         told = delivery.value if delivery is not None else None
         code = _find_error_code(outcome)
         if code == "SERVER_UNAVAILABLE":
@@ -286,16 +288,6 @@ def unavailable_error(record: ServerRecord, why: str) -> RequestError:
     context = {"server": _describe_server(record), "delivery": Delivery.NOT_SENT.value}
     words = f"server {record.name!r} is not available: {why}"
     return RequestError("SERVER_UNAVAILABLE", words, context)
-
-
-def _server_error(record: ServerRecord, outcome: Outcome) -> RequestError:
-    """Pass on the server's own error."""
-    context = {
-        "server": _describe_server(record),
-        "delivery": Delivery.EXECUTED.value,
-        "error": Raw(bytes(outcome.payload)),
-    }
-    return RequestError("EXECUTION_FAILED", outcome.message, context)
 
 
 def _own_tool_error(outcome: Outcome) -> RequestError:

@@ -245,7 +245,7 @@ async def register_agent(request: AnyRequest, context: Context) -> Response[Regi
 async def list_agents(
     request: AnyRequest, context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Response[list[Agent]]:
-    agents = await context.policies.agents()
+    agents = await context.store.policy.agents.all()
     items, headers = page_as_array(request, agents, lambda one: (one.agent_id,), limit, cursor)
     shown = [agent_model(one, _count_grants(context, one)) for one in items]
     return Response(shown, headers=headers)
@@ -261,7 +261,7 @@ async def list_agents(
 async def show_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> Agent:
     check_readable(caller(request), agent_id)
     with errors_of("AGENT"):
-        agent = await context.policies.agent(agent_id)
+        agent = await context.store.policy.agents.get(agent_id)
     return agent_model(agent, _count_grants(context, agent))
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from secrets import token_hex
 from typing import Any, Final
 
@@ -120,15 +120,7 @@ class Circuits:
 
     async def run(self) -> None:
         """Store changes as they come, and at the end. A supervised task."""
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                if not await self._store():
-                    await asyncio.sleep(_RETRY)
-                    self._wake.set()
-        finally:
-            await self._store()
+        await _store_when_woken(self._wake, self._store, asyncio.sleep)
 
     async def _store(self) -> bool:
         """Store what has changed; return whether that was possible, else it is kept."""
@@ -159,6 +151,25 @@ class Circuits:
             "opened_at": row.opened_at,
             "retry_at": row.retry_at,
         }
+
+
+async def _store_when_woken(
+    wake: asyncio.Event,
+    store: Callable[[], Awaitable[bool]],
+    sleep: Callable[[float], Awaitable[object]],
+    pause: float = 0.0,
+) -> None:
+    """Store a moment after each change, and at the end; try again later what could not be."""
+    try:
+        while True:
+            await wake.wait()
+            await sleep(pause)
+            wake.clear()
+            if not await store():
+                wake.set()
+                await sleep(_RETRY)
+    finally:
+        await store()
 
 
 # -- escalations
@@ -278,16 +289,7 @@ class Escalations:
 
     async def run(self) -> None:
         """Store what changes, a moment later and at the end. A supervised task."""
-        try:
-            while True:
-                await self._wake.wait()
-                await self._clock.sleep(_PAUSE)
-                self._wake.clear()
-                if not await self._store_or_warn():
-                    self._wake.set()
-                    await self._clock.sleep(_RETRY)
-        finally:
-            await self._store_or_warn()
+        await _store_when_woken(self._wake, self._store_or_warn, self._clock.sleep, _PAUSE)
 
     async def _store_or_warn(self) -> bool:
         try:

@@ -119,16 +119,6 @@ class PolicyAdministration:
         self.token_ttl = token_ttl
         """Seconds that a token is good for, unless its grant says otherwise."""
 
-    # -- reading
-
-    async def agents(self) -> list[AgentRecord]:
-        """Read all agents, by id."""
-        return await self._tables.agents.all()
-
-    async def agent(self, agent_id: str) -> AgentRecord:
-        """Read one agent. Raises NotFound."""
-        return await self._tables.agents.get(agent_id)
-
     # -- grants
 
     async def grant(self, wanted: Grant, by: Principal) -> IssuedGrant:

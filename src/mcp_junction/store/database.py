@@ -126,6 +126,13 @@ def placeholders(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values)) or "NULL"
 
 
+def where_all(*tests: tuple[str, Sequence[object]] | None) -> tuple[str, list[object]]:
+    """Make the WHERE clause of tests with their arguments; None is no test."""
+    given = [test for test in tests if test is not None]
+    clause = " AND ".join(sql for sql, _ in given) or "TRUE"
+    return f"WHERE {clause}", [arg for _, args in given for arg in args]
+
+
 def insert(table: str, columns: Sequence[str]) -> str:
     """Make an INSERT statement with a placeholder for each column."""
     marks = ", ".join("?" * len(columns))

@@ -20,7 +20,16 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.store.database import Batch, Database, Load, Query, Script, bump, placeholders
+from mcp_junction.store.database import (
+    Batch,
+    Database,
+    Load,
+    Query,
+    Script,
+    bump,
+    placeholders,
+    where_all,
+)
 from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.records import EventRecord, NewEvent
 from mcp_junction.store.table import StoreTable, Table, transaction
@@ -265,11 +274,12 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
         tool_name: str | None = None,
     ) -> list[CallMetricRecord]:
         """Read the records of minutes or hours that begin within a time."""
-        asked = {"server_id": server_id, "tool_name": tool_name}
-        only = {name: value for name, value in asked.items() if value is not None}
-        tests = ["span = ? AND at >= ? AND at < ?", *(f"{name} = ?" for name in only)]
-        where = f"WHERE {' AND '.join(tests)}"
-        return await self.read_all(where, span, since, until, *only.values())
+        where, args = where_all(
+            ("span = ? AND at >= ? AND at < ?", (span, since, until)),
+            None if server_id is None else ("server_id = ?", (server_id,)),
+            None if tool_name is None else ("tool_name = ?", (tool_name,)),
+        )
+        return await self.read_all(where, *args)
 
     @transaction(durable=False)
     def remove(self, span: int, before: int) -> Script[None]:

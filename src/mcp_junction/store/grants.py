@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.policy.approvals import ApprovalState
 from mcp_junction.policy.grants import ANY, Grant, GrantKey, GrantSource, regrant
 from mcp_junction.policy.tokens import Token
-from mcp_junction.store.database import Query, Script, placeholders
+from mcp_junction.store.database import Query, Script, placeholders, where_all
 from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
@@ -250,14 +250,11 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
 
     async def read(self, asked: ApprovalQuery) -> list[ApprovalRecord]:
         """Read requests, the newest first."""
-        where, args = ["1 = 1"], list[object]()
-        if asked.is_open:
-            where.append("state = ? AND expires_at > ?")
-            args += [PENDING.value, asked.now]
-        if asked.before is not None:
-            where.append("(requested_at < ? OR (requested_at = ? AND id < ?))")
-            args += [asked.before[0], asked.before[0], asked.before[1]]
-        rest = f"WHERE {' AND '.join(where)} ORDER BY requested_at DESC, id DESC LIMIT ?"
+        where, args = where_all(
+            ("state = ? AND expires_at > ?", (PENDING.value, asked.now)) if asked.is_open else None,
+            None if asked.before is None else ("(requested_at, id) < (?, ?)", asked.before),
+        )
+        rest = f"{where} ORDER BY requested_at DESC, id DESC LIMIT ?"
         return await self.read_all(rest, *args, asked.limit)
 
     @transaction()

@@ -19,7 +19,7 @@ from mcp_junction.errors import AlreadyExists
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.resilience.buckets import WindowState
 from mcp_junction.resilience.idempotency import KEPT_FOR, Claim, ClaimKey, ClaimState
-from mcp_junction.store.database import Compute, Query, Script, placeholders
+from mcp_junction.store.database import Compute, Query, Script, placeholders, where_all
 from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
@@ -254,18 +254,15 @@ class EscalationTable(SignedTable[EscalationRecord]):
 
     async def read(self, asked: EscalationQuery) -> list[EscalationRecord]:
         """Read escalations, the newest first."""
-        tests, args = ["TRUE"], list[object]()
-        for column in ("agent_id", "server_id"):
-            if (value := getattr(asked, column)) is not None:
-                tests.append(f"{column} = ?")
-                args.append(value)
-        if asked.is_open is not None:
-            tests.append(f"acknowledged_at IS {'' if asked.is_open else 'NOT '}NULL")
-        if asked.before is not None:
-            tests.append("(first_at, id) < (?, ?)")
-            args.extend(asked.before)
-        order = "ORDER BY first_at DESC, id DESC LIMIT ?"
-        return await self.read_all(f"WHERE {' AND '.join(tests)} {order}", *args, asked.limit)
+        kept = "acknowledged_at IS NULL" if asked.is_open else "acknowledged_at IS NOT NULL"
+        where, args = where_all(
+            None if asked.agent_id is None else ("agent_id = ?", (asked.agent_id,)),
+            None if asked.server_id is None else ("server_id = ?", (asked.server_id,)),
+            None if asked.is_open is None else (kept, ()),
+            None if asked.before is None else ("(first_at, id) < (?, ?)", asked.before),
+        )
+        rest = f"{where} ORDER BY first_at DESC, id DESC LIMIT ?"
+        return await self.read_all(rest, *args, asked.limit)
 
     @transaction(durable=False)
     def store(self, records: Sequence[EscalationRecord]) -> Script[list[EscalationRecord]]:

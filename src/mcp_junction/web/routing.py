@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -164,8 +165,10 @@ _LONGEST_NUMBER: Final = 18
 
 
 class ParameterSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a parameter."""
+    """What is said of a parameter in the path, the query or a header."""
 
+    place: str
+    """``path``, ``query`` or ``header``."""
     name: str = ""
     """Its name in the request, if that is not the one in the handler."""
     description: str = ""
@@ -174,19 +177,9 @@ class ParameterSpec(msgspec.Struct, frozen=True, kw_only=True):
     le: int | None = None
 
 
-class PathParameter(ParameterSpec, frozen=True):
-    """A parameter in the path."""
-
-
-class QueryParameter(ParameterSpec, frozen=True):
-    """A parameter in the query."""
-
-
-class HeaderParameter(ParameterSpec, frozen=True):
-    """A parameter in a header."""
-
-
-_PLACES: Final = {PathParameter: "path", QueryParameter: "query", HeaderParameter: "header"}
+PathParameter: Final = partial(ParameterSpec, place="path")
+QueryParameter: Final = partial(ParameterSpec, place="query")
+HeaderParameter: Final = partial(ParameterSpec, place="header")
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -205,7 +198,7 @@ class Parameter(msgspec.Struct, frozen=True):
     @classmethod
     def make(cls, key: str, annotation: Any, default: Any) -> Parameter:
         """Make one of an annotation of a handler. Raises TypeError for one that cannot be read."""
-        spec: ParameterSpec = QueryParameter()
+        spec = QueryParameter()
         if get_origin(annotation) is Annotated:
             annotation, *given = get_args(annotation)
             spec = next((one for one in given if isinstance(one, ParameterSpec)), spec)
@@ -215,8 +208,7 @@ class Parameter(msgspec.Struct, frozen=True):
         kind = str if choices else annotation
         if kind not in (str, int, bool):
             raise TypeError(f"a parameter {key} of type {annotation}")
-        place = _PLACES[type(spec)]
-        return cls(key, spec.name or key, place, kind, choices, default, spec)
+        return cls(key, spec.name or key, spec.place, kind, choices, default, spec)
 
     @property
     def is_required(self) -> bool:
