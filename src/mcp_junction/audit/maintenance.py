@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from mcp_junction.audit.checkpoints import CheckpointDirectory, Seals
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.audit.writers import describe_head, find_dead
-from mcp_junction.errors import StoreUnavailable
+from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.audit_terms import Segment, SegmentBuilder
@@ -89,18 +89,36 @@ async def retire_daily(
     now: Callable[[], float] = time.time,
 ) -> None:
     """Remove rows older than ``days`` days, once a day, until cancelled."""
-    pause = FIRST
-    while True:
-        await clock.sleep(pause)
-        try:
-            removed = await retire(trail, audit, checkpoints, keys(), now() - days * DAY)
-        except (StoreUnavailable, OSError) as error:
-            log.warning("old rows of the audit cannot be removed now: %s", error)
-            pause = AGAIN
-            continue
+
+    async def remove() -> None:
+        removed = await retire(trail, audit, checkpoints, keys(), now() - days * DAY)
         if removed:
             log.info("%d rows of the audit were older than %d days and are gone", removed, days)
-        pause = DAY
+
+    await clock.sleep(FIRST)
+    await remove_regularly("rows of the audit", remove, clock, again=AGAIN)
+
+
+async def remove_regularly(
+    what: str,
+    remove: Callable[[], Awaitable[object]],
+    clock: Clock,
+    *,
+    every: float = DAY,
+    again: float | None = None,
+) -> None:
+    """Remove what is old at once and then regularly, until cancelled.
+
+    ``again`` is after how many seconds to try once more when the store has failed.
+    """
+    while True:
+        pause = every
+        try:
+            await remove()
+        except (StoreError, OSError) as error:
+            log.warning("old %s cannot be removed now: %s", what, error)
+            pause = again or every
+        await clock.sleep(pause)
 
 
 # -- the index

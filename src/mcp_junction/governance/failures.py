@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mcp_junction.audit.maintenance import DAY, remove_regularly
 from mcp_junction.errors import StoreError
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.resilience.breaker import (
@@ -180,7 +181,6 @@ MAX_OPEN: Final = 10_000
 MAX_STORED: Final = 50_000
 _LONGEST: Final = 500
 _PAUSE: Final = 0.2
-_DAY: Final = 24 * 3600.0
 
 _Key = tuple[str, str, str]
 
@@ -331,16 +331,11 @@ class Escalations:
 
     async def retire_daily(self) -> None:
         """Remove old escalations. A supervised task."""
-        while True:
-            try:
-                await self.retire()
-            except StoreError as error:
-                log.warning("old escalations cannot be removed now: %s", error)
-            await self._clock.sleep(_DAY)
+        await remove_regularly("escalations", self.retire, self._clock)
 
     async def retire(self) -> int:
         """Remove what is too old or too much, and return how many. Raises StoreError."""
-        before = self._now() - self._days * _DAY if self._days else 0.0
+        before = self._now() - self._days * DAY if self._days else 0.0
         if self._days:
             self._open = {key: one for key, one in self._open.items() if one.last_at >= before}
         return await self.table.retire(before, MAX_STORED)

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from mcp_junction.audit.maintenance import remove_regularly
 from mcp_junction.audit.writers import find_dead
 from mcp_junction.errors import StoreError, VaultError
 from mcp_junction.protocol import encode
@@ -309,12 +310,8 @@ class IdempotencyClaims:
 
     async def retire_hourly(self) -> None:
         """Remove claims that are no longer kept. A supervised task."""
-        while True:
-            try:
-                await self.retire()
-            except StoreError as error:
-                log.warning("old idempotency keys cannot be removed now: %s", error)
-            await self._clock.sleep(_RETIRE_EVERY)
+        keys = "idempotency keys"
+        await remove_regularly(keys, self.retire, self._clock, every=_RETIRE_EVERY)
 
     async def retire(self) -> int:
         """Remove claims that are no longer kept, and return how many. Raises StoreError."""

@@ -49,6 +49,8 @@ from mcp_junction.store.policy import GivenGrant
 from mcp_junction.store.store import Store
 from mcp_junction.telemetry.bus import Bus
 
+log = logging.getLogger("mcp_junction.governance")
+
 CHANGED: Final = "policy.changed"
 """The type of the event that tells those who may read policies that one has changed."""
 
@@ -302,8 +304,6 @@ def token_ttl_of(settings: Settings) -> float:
 
 
 # -- agents from before there were grants
-
-log = logging.getLogger("mcp_junction.governance")
 
 MIGRATED_FILE: Final = "grants.migrated"
 """Its presence in the data directory says that this was done there: a store whose record of it was

@@ -20,6 +20,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple
 
+from mcp_junction.audit.maintenance import DAY, remove_regularly
 from mcp_junction.config.door import DoorConfig
 from mcp_junction.errors import Problem, StoreUnavailable
 from mcp_junction.governance.condition_compiler import ConditionCompiler
@@ -260,7 +261,6 @@ def _equal(some: Iterable[object], others: Sequence[object]) -> bool:
     return len(one) == len(other) and set(one) == set(other)
 
 
-_DAY: Final = 24 * 3600.0
 _FIRST: Final = 90.0
 """Seconds after the start: so a service that is restarted every day removes rows, too."""
 
@@ -269,18 +269,14 @@ async def retire_policy_daily(
     days: int, tables: PolicyTables, clock: Clock, now: Callable[[], float] = time.time
 ) -> None:
     """Remove grants and tokens that have been of no use for ``days`` days, once a day."""
-    pause = _FIRST
-    while True:
-        await clock.sleep(pause)
-        pause = _DAY
-        try:
-            removed = await tables.retire(now() - days * _DAY)
-        except StoreUnavailable as error:
-            log.warning("old grants and tokens cannot be removed now: %s", error)
-            pause = _DAY / 100
-            continue
+
+    async def remove() -> None:
+        removed = await tables.retire(now() - days * DAY)
         if removed:
             log.info("%d grants and tokens ended more than %d days ago and are gone", removed, days)
+
+    await clock.sleep(_FIRST)
+    await remove_regularly("grants and tokens", remove, clock, again=DAY / 100)
 
 
 # -- what access tokens give
