@@ -25,8 +25,8 @@ OPEN = {"path": "/srv/public/a"}
 class Compiled(dict):
     """All conditions, compiled when they are asked for."""
 
-    def __contains__(self, source):
-        return bool(source)
+    def get(self, source, default=None):
+        return self[source] if source else default
 
     def __missing__(self, source):
         self[source] = made = GrantCondition(source)
