@@ -123,6 +123,17 @@ def test_a_line_is_what_its_row_is_encoded_as(entry):
     assert row.detail is None if entry.detail is None else json.loads(row.detail) == entry.detail
 
 
+@pytest.mark.req("R-MEMORY")
+def test_an_entry_that_waits_for_the_store_holds_nothing_long_and_its_row_is_the_same():
+    long = b'{"password":"hunter2","text":"%b"}' % (b"x" * 100_000)
+    entry = entry_of("bot", params=long, result=long)
+    line = Chain(KEY, "w").extend([entry]).page.body
+    entry.shorten()
+    held = [value for value in msgspec.structs.astuple(entry) if isinstance(value, bytes | str)]
+    assert sum(map(len, held)) < 2_000
+    assert Chain(KEY, "w").extend([entry]).page.body == line
+
+
 def test_a_name_that_no_database_takes_is_mended_every_time():
     long = "x" * 600
     entries = [entry_of(name, target=name) for name in ("a\0b", "\ud800", long) for _ in range(2)]

@@ -9,15 +9,16 @@ from tests.calls.world import World
 
 from mcp_junction.audit.chain import Chain
 from mcp_junction.calls import audit_rows
-from mcp_junction.calls.audit_rows import CallRow
+from mcp_junction.calls.audit_rows import CallRow, make_row
 from mcp_junction.calls.call import Carried
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.calls.stages.audit import CallAudit
+from mcp_junction.policy.arguments import read_arguments
 from mcp_junction.policy.decision import PolicyDecision
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.protocol import names
 from mcp_junction.protocol.correlation import new_correlation_id
-from mcp_junction.redaction.payloads import summarize
+from mcp_junction.redaction.payloads import digest_params, summarize
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.records import AuditRow
 from mcp_junction.testing.link import FakeUpstream
@@ -46,6 +47,11 @@ CALLS = {
     "an outcome": {"intent": "0123:4"},
     "its own id": {"carried": {"correlation_id": "mine"}, "correlation_id": "mine"},
     "a ticket": {"carried": {"ticket_id": "T-1", "task_id": "t\0"}},
+    "read arguments": {
+        "read": read_arguments(Raw(b'{"b": 1, "a": [2], "token": "x"}')),
+        "arguments": Raw(b'{"b": 1, "a": [2], "token": "x"}'),
+    },
+    "read fractions": {"read": read_arguments(Raw(b'{"b": 1, "a": [2.50]}'))},
     "an old id": {"correlation_id": "j00000000001-x-1"},
 }
 
@@ -108,7 +114,7 @@ def test_what_rows_share_is_kept_for_a_bounded_number_of_callers(route, monkeypa
     monkeypatch.setattr(audit_rows, "_subjects", {})
     for number in range(audit_rows._MAX_SUBJECTS + 1):
         call = msgspec.structs.replace(ended(route), principal=Principal(f"a{number}", Role.AGENT))
-        line, key, *_ = CallRow(call, 1.0, call.outcome.payload).encode("w", number)
+        line, key, *_ = make_row(call, 1.0).encode("w", number)
         assert msgspec.json.decode(line, type=AuditRow).actor == key[0] == f"a{number}"
     assert len(audit_rows._subjects) == 1
 
@@ -124,7 +130,7 @@ async def test_rows_that_are_looked_at_together_are_redacted_like_single_ones():
         for size in range(1, 80):
             payloads = chance.choices(RESULTS[: chance.randint(1, len(RESULTS))], k=size)
             calls = [ended(route, payload=payload, attempts=1) for payload in payloads]
-            page = chain.extend([CallRow(one, 1.0, one.outcome.payload) for one in calls]).page
+            page = chain.extend([make_row(one, 1.0) for one in calls]).page
             assert [row.summary for row in page.rows()] == [
                 summarize(payload, "id-of-s") for payload in payloads
             ]
@@ -132,3 +138,13 @@ async def test_rows_that_are_looked_at_together_are_redacted_like_single_ones():
                 assert secret not in page.body
     finally:
         KNOWN.forget()
+
+
+@pytest.mark.req("R-MEMORY")
+def test_a_row_that_waits_for_its_page_holds_nothing_of_the_call(route):
+    kept, arguments = Kept(), Raw(b'{"text":"%b"}' % (b"x" * 100_000))
+    CallAudit(kept).record(ended(route, arguments=arguments))
+    (row,) = kept.entries
+    held = [value for value in msgspec.structs.astuple(row) if isinstance(value, bytes | Raw | str)]
+    assert sum(map(len, held)) < 1_000
+    assert row.digest == digest_params(bytes(arguments))

@@ -182,12 +182,13 @@ async def test_a_schema_is_compiled_once_for_all_calls(world):
     assert first.facts.compiled is not None
 
 
-async def test_without_a_need_nothing_of_the_arguments_is_kept(world):
-    made = world()
-    call = made.ask(arguments={"title": "x"})
+@pytest.mark.parametrize(("size", "is_kept"), [(100, True), (2_000, False)])
+async def test_without_a_need_only_short_arguments_stay_read(world, size, is_kept):
+    made, arguments = world(), {"title": "x" * size}
+    call = made.ask(arguments=arguments)
     await made.run(call)
-    assert call.arguments is None
-    assert msgspec.json.decode(call.params["arguments"]) == {"title": "x"}
+    assert (call.arguments is not None) == is_kept
+    assert msgspec.json.decode(call.params["arguments"]) == arguments
 
 
 async def test_arguments_by_a_large_schema_are_checked_in_a_thread(world, monkeypatch):

@@ -16,6 +16,7 @@ from mcp_junction.errors import StoreUnavailable
 from mcp_junction.redaction.connections import mask_url
 from mcp_junction.redaction.detect import Memo, names_secret
 from mcp_junction.redaction.payloads import (
+    LOOKED_AT,
     clean,
     digest_params,
     may_show_secret,
@@ -105,6 +106,8 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     decision: str | None = None
     cached: bool = False
     params: bytes | None = None
+    digest: str | None = None
+    """That of its parameters, in their place; for long ones that must not be kept."""
     outcome: str | None = None
     delivery: str | None = None
     attempts: int = 0
@@ -118,6 +121,14 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     rule: str | None = None
     ticket_id: str | None = None
     task_id: str | None = None
+
+    def shorten(self) -> None:
+        """Let go of what its row does not need: it may have to wait for the store."""
+        params, result = self.params, self.result
+        if params is not None and len(params) > LOOKED_AT:
+            self.digest, self.params = digest_params(params), None
+        if result is not None and len(result) > LOOKED_AT:
+            self.result = result[:LOOKED_AT]
 
     def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
         """Encode it as an AuditRow, without making one: that would double the cost."""
@@ -136,7 +147,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
                 None if target is None else names[target],
                 self.decision,
                 self.cached,
-                digest_params(self.params),
+                self.digest or digest_params(self.params),
                 self.outcome,
                 self.delivery,
                 self.attempts,

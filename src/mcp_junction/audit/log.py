@@ -36,7 +36,6 @@ from mcp_junction.audit.writers import (
     unknown_outcome,
 )
 from mcp_junction.errors import StoreError, StoreUnavailable
-from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.audit import AuditTrail, IntentCheck
 from mcp_junction.store.records import AuditRow, AuditWriter
@@ -101,13 +100,11 @@ class AuditLog:
 
     def record(self, entry: Entry) -> None:
         """Buffer an entry; it is stored soon. Never waits, never fails: what is lost is counted."""
-        result = entry.result
-        if result is not None and len(result) > LOOKED_AT:
-            entry.result = result[:LOOKED_AT]  # the rest need not be kept alive
+        entry.shorten()
         self.record_untrimmed(entry)
 
     def record_untrimmed(self, entry: Recordable) -> None:
-        """Buffer an entry whose result is short, or was cut already."""
+        """Buffer an entry that holds nothing long."""
         entries = self._entries
         if len(entries) >= self._most or self._loop is None:
             self._lose(1)
@@ -132,6 +129,7 @@ class AuditLog:
         if check is not None:
             check.is_wanted = lambda: not waiter.done()
         self._waiters.append(IntentWaiter(self._buffered, waiter, check))
+        entry.shorten()
         self._entries.append(entry)
         self._wake.set()
         return await waiter

@@ -2,7 +2,8 @@
 
 Nearly all calls are so: made by a principal in its own name, and answered with a short result. Such
 a call needs no Entry. What its row has in common with others of the same caller, target and
-decision is encoded once. Everything else is recorded by an Entry (``stages/audit.py``).
+decision is encoded once. Its arguments are hashed at once: rows that a store does not take wait,
+and must hold nothing large. Everything else is recorded by an Entry (``stages/audit.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mcp_junction.policy.decision import ALLOW, PolicyDecision
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.correlation import BEGINNING, read_beginning
 from mcp_junction.protocol.frames import octets
-from mcp_junction.redaction.payloads import SUMMARY, digest_params, summarize
+from mcp_junction.redaction.payloads import SUMMARY, digest_params, digest_value, summarize
 from mcp_junction.store.audit_terms import PROMPT, TermKey, needs_filter
 from mcp_junction.telemetry.events import OutcomeName
 
@@ -52,47 +53,53 @@ _subjects: Final[dict[tuple[int, str, int, int], _Subject]] = {}
 """Those of the last calls. A change of a grant, a tool or a key makes other objects."""
 
 
-class CallRow(msgspec.Struct, frozen=True, gc=False):
-    """The end of one call. It is kept until its page is made, so its result has to be short."""
+class _Labels(msgspec.Struct, frozen=True, gc=False):
+    """Fields of a row that a plain call has nothing in, or always the same."""
 
-    ended: CallEnded
+    intent: str | None
+    is_tool_error: bool
+    attempts: int
+    own_correlation_id: str | None
+    """The caller's own, if it has sent one."""
+    ticket_id: str | None
+    task_id: str | None
+
+
+class CallRow(msgspec.Struct, frozen=True, gc=False):
+    """The end of one call. It waits for its page, so it keeps neither the call nor its arguments,
+    and its result has to be short."""
+
+    subject: _Subject
     at: float
+    seconds: float
+    correlation_id: str
+    digest: str | None
+    """That of its arguments."""
     result: Raw | bytes
+    labels: _Labels | None = None
+    """None for a plain call."""
 
     @property
     def server_id(self) -> str | None:
-        return self.ended.server_id
+        return self.subject.key[2]
 
     @property
     def kind(self) -> str:
-        return "call" if self.ended.intent is None else "outcome"
+        return "call" if self.closes is None else "outcome"
 
     @property
     def actor(self) -> str:
-        return self.ended.principal.id
+        return self.subject.key[0]
 
     @property
     def closes(self) -> str | None:
-        return self.ended.intent
+        return None if self.labels is None else self.labels.intent
 
     def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
         """Encode it as an AuditRow."""
-        ended, at = self.ended, self.at
-        subject = _subjects.get(
-            (id(ended.principal), ended.method, id(ended.route), id(ended.decision))
-        )
-        if subject is None:
-            subject = _add_subject(ended)
-        outcome, arguments = ended.outcome, ended.arguments
-        if (
-            ended.carried is not NOTHING_CARRIED
-            or ended.intent is not None
-            or ended.read_tool_error is not False
-            or outcome.attempts != 1
-            or arguments is None
-        ):
-            return self._encode_labelled(writer, seq, subject)
-        correlation, result = ended.correlation_id, self.result
+        if self.labels is not None:
+            return self._encode_labelled(writer, seq, self.labels)
+        subject, at, correlation, result = self.subject, self.at, self.correlation_id, self.result
         line = encode_row(
             (
                 writer,
@@ -101,9 +108,9 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
                 subject.head,
                 correlation,
                 subject.what,
-                digest_params(_join((arguments,))),
+                self.digest,
                 _OK_AT_ONCE,
-                ended.seconds * 1000,
+                self.seconds * 1000,
                 str(result, "utf-8", "replace")[:SUMMARY]
                 if is_harmless
                 else summarize(_join((result,)), subject.key[2]),
@@ -115,37 +122,67 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
             return line, subject.key, None, None
         return line, subject.key, correlation, None
 
-    def _encode_labelled(self, writer: str, seq: int, subject: _Subject) -> EncodedRow:
+    def _encode_labelled(self, writer: str, seq: int, labels: _Labels) -> EncodedRow:
         """Encode a call that is not plain in every respect."""
-        ended, at = self.ended, self.at
-        correlation, carried, arguments = ended.correlation_id, ended.carried, ended.arguments
+        subject, at, correlation = self.subject, self.at, self.correlation_id
         is_filtered = needs_filter(correlation, at)
-        if carried.correlation_id is not None:  # else it is one of ours
+        if labels.own_correlation_id is not None:  # else it is one of ours
             correlation = clean_text(correlation)
-        intent, outcome = ended.intent, ended.outcome
+        intent = labels.intent
         line = encode_row(
             (
                 writer,
                 seq,
                 at,
-                "call" if intent is None else "outcome",
+                self.kind,
                 subject.who,
                 correlation,
                 subject.what,
-                None if arguments is None else digest_params(octets(arguments)),
-                _TOOL_ERROR if ended.is_tool_error else _OK,
+                self.digest,
+                _TOOL_ERROR if labels.is_tool_error else _OK,
                 None,  # delivery: it was answered
-                outcome.attempts,
-                ended.seconds * 1000,
-                summarize(octets(outcome.payload), subject.key[2]),
+                labels.attempts,
+                self.seconds * 1000,
+                summarize(octets(self.result), subject.key[2]),
                 None,  # detail
                 intent,
                 subject.rule,
-                None if carried.ticket_id is None else clean_text(carried.ticket_id),
-                None if carried.task_id is None else clean_text(carried.task_id),
+                None if labels.ticket_id is None else clean_text(labels.ticket_id),
+                None if labels.task_id is None else clean_text(labels.task_id),
             )
         )
         return line, subject.key, correlation if is_filtered else None, intent
+
+
+def make_row(ended: CallEnded, at: float) -> CallRow:
+    """Make the row of a call that ended well, with a short result."""
+    subject = _subjects.get(
+        (id(ended.principal), ended.method, id(ended.route), id(ended.decision))
+    ) or _add_subject(ended)
+    read, arguments, outcome = ended.read, ended.arguments, ended.outcome
+    if read is not None and not read.has_fractions:
+        digest: str | None = digest_value(read.value)
+    else:
+        digest = None if arguments is None else digest_params(_join((arguments,)))
+    labels = None
+    if (
+        ended.carried is not NOTHING_CARRIED
+        or ended.intent is not None
+        or ended.read_tool_error is not False
+        or outcome.attempts != 1
+    ):
+        carried = ended.carried
+        labels = _Labels(
+            ended.intent,
+            ended.is_tool_error,
+            outcome.attempts,
+            carried.correlation_id,
+            carried.ticket_id,
+            carried.task_id,
+        )
+    return CallRow(
+        subject, at, ended.seconds, ended.correlation_id, digest, outcome.payload, labels
+    )
 
 
 def _add_subject(ended: CallEnded) -> _Subject:

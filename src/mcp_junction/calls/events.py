@@ -21,7 +21,8 @@ from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS, RESOURCE_NOT_
 from mcp_junction.telemetry.events import OutcomeName
 from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, SUSPENDED, Delivery, Outcome
 
-if TYPE_CHECKING:  # the stdio mode does without it
+if TYPE_CHECKING:  # the stdio mode does without them
+    from mcp_junction.policy.arguments import Arguments
     from mcp_junction.policy.decision import PolicyDecision
 
 log = logging.getLogger("mcp_junction.telemetry")
@@ -69,6 +70,8 @@ class CallEnded(msgspec.Struct, frozen=True, gc=False):
     nothing was sent."""
     read_tool_error: bool | None = None
     """Whether the tool's result says that the tool failed, where that was read already."""
+    read: Arguments | None = None
+    """What its arguments are, where they were read already."""
     hidden: Route | None = None
     """What the name leads to that the caller may not see: to the caller it is unknown."""
 

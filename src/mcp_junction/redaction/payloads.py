@@ -49,9 +49,13 @@ def digest_params(params: bytes | None) -> str | None:
     if params is None:
         return None
     try:
-        value = _decode(params)
-    except msgspec.DecodeError:
+        return digest_value(_decode(params))
+    except (ValueError, RecursionError):  # it is not JSON, or too deep to be read
         return sha256(params).hexdigest()
+
+
+def digest_value(value: Any) -> str:
+    """Hash parameters that were decoded already."""
     if _has_secret(value):
         value = redact_value(value, texts=False)
     state = _NOTHING.copy()  # cheaper than a new one

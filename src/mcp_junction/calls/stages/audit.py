@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denial
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.calls.audit_rows import CallRow
+from mcp_junction.calls.audit_rows import make_row
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.errors import StoreUnavailable
@@ -55,7 +55,7 @@ class CallAudit:
             and outcome.target == route.canonical
             and ended.correlation_id
         ):  # as nearly always
-            self._log.record_untrimmed(CallRow(ended, time(), outcome.payload))
+            self._log.record_untrimmed(make_row(ended, time()))
             return
         if denial is not None and not outcome.attempts and ended.intent is None:
             self._log.denials.add(_describe_denial(ended, denial))

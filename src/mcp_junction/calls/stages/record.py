@@ -93,6 +93,7 @@ class RecordCall:
             sent_at - began if sent_at else -1.0,
             # Here, because several sinks want to know it.
             outcome.kind is RESULT and method == CALL_TOOL and is_tool_error(outcome.payload),
+            call.arguments,
         )
         if route is None and ended.is_unknown:
             ended = _note_hidden(call, ended)

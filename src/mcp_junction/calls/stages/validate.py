@@ -31,6 +31,8 @@ log = logging.getLogger("mcp_junction.calls")
 _NONE: Final = Raw(b"{}")
 _TOO_MANY: Final = "they have too many parts to be checked; send less at a time"
 _MAX_NAMED: Final = 10_000
+_KEPT: Final = 1_000
+"""Bytes of arguments that stay read while the call runs: the audit needs them, too."""
 
 
 class ValidateArguments:
@@ -61,7 +63,7 @@ class ValidateArguments:
             try:
                 arguments = call.arguments or read_arguments(raw, is_shallow=True)
                 if facts.compiled.fits(arguments, len(raw)):
-                    if not call.is_plain and (call.carried.idempotency_key or facts.fallbacks):
+                    if len(raw) <= _KEPT or call.carried.idempotency_key or facts.fallbacks:
                         call.arguments = arguments
                     return following(call)
                 problems = facts.compiled.find_problems(arguments, len(raw))
