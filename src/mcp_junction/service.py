@@ -67,6 +67,7 @@ class Service:
         """``on_loaded`` is called when all that calls need is loaded, before any can come;
         ``on_listening`` with the address, once there is one."""
         self._junction, self._rest, self._keys = junction, rest, keys
+        self.principal_of = keys.principal
         self._refreshing = asyncio.Lock()
         settings = junction.settings
         self._needs_key = settings.require_key or not is_loopback(host)
@@ -156,7 +157,7 @@ class Service:
     def principal(self, headers: dict[bytes, bytes], scope: dict[str, Any]) -> Principal | None:
         authorization = headers.get(b"authorization")
         if authorization:
-            return self._keys.principal(authorization)
+            return self.principal_of(authorization)
         if self._is_open_to_owner and self._owner.is_owner_request(scope, headers):
             return LOCAL_OWNER
         return None

@@ -21,7 +21,7 @@ from mcp_junction.catalog.items import Route
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode, envelope
 from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.flight import DONE, Flight, new_wire_id
+from mcp_junction.upstream.flight import DONE, WIRE_IDS, Flight
 from mcp_junction.upstream.link import Link
 from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.upstream import Upstream
@@ -69,7 +69,7 @@ class Attempt(msgspec.Struct, eq=False):
 
         ``adapt`` adapts the outcome to the client's era.
         """
-        call, wire_id = self.call, new_wire_id()
+        call, wire_id = self.call, b"%d" % next(WIRE_IDS)
         if call.progress_token is not None:
             params["_meta"] = envelope.with_progress_token(params["_meta"], wire_id)
         # Looking up the loop costs a system call.

@@ -93,7 +93,8 @@ class CompiledSchema:
 
     def fits(self, arguments: Arguments, size: int) -> bool:
         """Whether arguments of ``size`` bytes fit. Raises ArgumentsError."""
-        return size <= self._max_bytes and self.is_valid(arguments.numbers)
+        value = arguments.numbers if arguments.has_fractions else arguments.value
+        return size <= self._max_bytes and self.is_valid(value)
 
     def find_problems(self, arguments: Arguments, size: int) -> list[SchemaProblem]:
         """Find what is wrong with arguments of ``size`` bytes; nothing when they fit.

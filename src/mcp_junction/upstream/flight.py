@@ -21,7 +21,8 @@ from mcp_junction.policy.principal import Principal
 from mcp_junction.resilience.failures import Failure
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
-_wire_ids = itertools.count(1)
+WIRE_IDS: Final = itertools.count(1)
+"""Each is an id that no other flight has."""
 
 
 class FlightState(Enum):
@@ -156,7 +157,7 @@ class Flight(msgspec.Struct, eq=False):
 
 def new_wire_id() -> bytes:
     """Return an id that no other flight has."""
-    return b"%d" % next(_wire_ids)
+    return b"%d" % next(WIRE_IDS)
 
 
 def new_flight(method: str, caller: FlightCaller | None = None) -> Flight:

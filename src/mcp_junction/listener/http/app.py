@@ -83,6 +83,7 @@ class HttpListener:
         pages: App | None = None,
     ) -> None:
         self._host = host
+        self._principal_of = host.principal_of
         self._pages = pages
         self._deny = deny
         self._rest = rest
@@ -104,7 +105,7 @@ class HttpListener:
         given = exchange.scope["headers"]
         if not given.is_checked:
             return None
-        principal = self._host.principal(given.by_name, exchange.scope)
+        principal = self._principal_of(given.by_name[b"authorization"])
         if principal is None:
             return None
         exchange.principal = principal

@@ -37,6 +37,10 @@ class ClientConnection(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def write_last(self, exchange: AsgiExchange, data: bytes) -> None:
+        """Write all of a response, and go on to the next request."""
+        ...
+
     def write_parts(self, parts: tuple[bytes, bytes]) -> None: ...
 
     async def drain(self) -> None: ...
@@ -108,10 +112,10 @@ class AsgiExchange(msgspec.Struct, eq=False):
         told, size = correlation_id.encode(), b"%d" % len(body)
         end = b"\r\n\r\n" if self.keep_alive else b"\r\nconnection: close\r\n\r\n"
         if len(body) < _LARGE:
-            self._connection.write(b"".join((head, told, _SIZE, size, end, body)))
+            self._connection.write_last(self, b"".join((head, told, _SIZE, size, end, body)))
         else:
             self._connection.write_parts((b"".join((head, told, _SIZE, size, end)), body))
-        self._connection.finish(self)
+            self._connection.finish(self)
 
     def disconnect(self) -> None:
         self.is_gone = True

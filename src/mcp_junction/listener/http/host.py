@@ -24,6 +24,10 @@ class HttpHost(Protocol):
         """Who a request is from; None when it must be refused."""
         ...
 
+    def principal_of(self, authorization: bytes) -> Principal | None:
+        """Whose key or access token an Authorization header shows; None when it is refused."""
+        ...
+
     def endpoint(self, path: str) -> Endpoint | None:
         """The endpoint a path names; None when there is none."""
         ...

@@ -324,6 +324,13 @@ class HttpProtocol(asyncio.Protocol):
             self.written += len(data)
             self._transport.write(data)
 
+    def write_last(self, exchange: AsgiExchange, data: bytes) -> None:
+        """Write all of a response, and go on to the next request."""
+        self.written += len(data)
+        if self._transport is not None:
+            self._transport.write(data)
+        self.finish(exchange)
+
     def write_parts(self, parts: tuple[bytes, bytes]) -> None:
         """Write head and body in one step, without copying the body."""
         if self._transport is not None:
