@@ -6,9 +6,10 @@ from functools import partial
 import pytest
 from tests.registry.toolbox import until
 
-from mcp_junction.audit.maintenance import AGAIN, DAY, FIRST, retire_daily
+from mcp_junction.audit.maintenance import AGAIN, FIRST, retire_daily
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
+from mcp_junction.store.retention import DAY
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import FakeClock
 

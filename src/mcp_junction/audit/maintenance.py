@@ -11,21 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from mcp_junction.audit.checkpoints import CheckpointDirectory, Seals
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.audit.writers import describe_head, find_dead
-from mcp_junction.errors import StoreError, StoreUnavailable
+from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.audit_terms import Segment, SegmentBuilder
 from mcp_junction.store.records import AuditHead, AuditPage
+from mcp_junction.store.retention import DAY, remove_regularly
 
 log = logging.getLogger("mcp_junction.audit")
 
-DAY: Final = 24 * 3600.0
 FIRST: Final = 60.0
 """Seconds after the start: so a service that is restarted every day removes rows, too."""
 AGAIN: Final = 600.0
@@ -97,28 +97,6 @@ async def retire_daily(
 
     await clock.sleep(FIRST)
     await remove_regularly("rows of the audit", remove, clock, again=AGAIN)
-
-
-async def remove_regularly(
-    what: str,
-    remove: Callable[[], Awaitable[object]],
-    clock: Clock,
-    *,
-    every: float = DAY,
-    again: float | None = None,
-) -> None:
-    """Remove what is old at once and then regularly, until cancelled.
-
-    ``again`` is after how many seconds to try once more when the store has failed.
-    """
-    while True:
-        pause = every
-        try:
-            await remove()
-        except (StoreError, OSError) as error:
-            log.warning("old %s cannot be removed now: %s", what, error)
-            pause = again or every
-        await clock.sleep(pause)
 
 
 # -- the index

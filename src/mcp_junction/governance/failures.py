@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.audit.maintenance import DAY, remove_regularly
 from mcp_junction.errors import StoreError
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.resilience.breaker import (
@@ -39,6 +38,7 @@ from mcp_junction.store.resilience import (
     EscalationRecord,
     EscalationTable,
 )
+from mcp_junction.store.retention import DAY, remove_regularly
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 

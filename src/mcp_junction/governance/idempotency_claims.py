@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.audit.maintenance import remove_regularly
 from mcp_junction.audit.writers import find_dead
 from mcp_junction.errors import StoreError, VaultError
 from mcp_junction.protocol import encode
@@ -32,6 +31,7 @@ from mcp_junction.resilience.idempotency import (
 )
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.resilience import ClaimRecord, ClaimTable
+from mcp_junction.store.retention import remove_regularly
 from mcp_junction.tasks import wait_unless
 
 log = logging.getLogger("mcp_junction.governance")

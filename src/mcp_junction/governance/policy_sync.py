@@ -20,7 +20,6 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple
 
-from mcp_junction.audit.maintenance import DAY, remove_regularly
 from mcp_junction.config.door import DoorConfig
 from mcp_junction.errors import Problem, StoreUnavailable
 from mcp_junction.governance.condition_compiler import ConditionCompiler
@@ -32,6 +31,7 @@ from mcp_junction.policy.principal import Grants, Principal, Role
 from mcp_junction.policy.tokens import NONE
 from mcp_junction.resilience.clock import Clock, SystemClock
 from mcp_junction.store.policy import TOPIC, AgentPolicy, PolicyTables
+from mcp_junction.store.retention import DAY, remove_regularly
 from mcp_junction.store.store import Store
 from mcp_junction.upstream.events import ServerChange, ServerChanged
 
