@@ -24,7 +24,7 @@ from mcp_junction.api.routes import (
     Limit,
     OfServer,
     caller,
-    governed_part,
+    make_governance_finder,
     mcp_error_responses,
     page_by_time,
     read_model,
@@ -40,10 +40,10 @@ from mcp_junction.web.routing import PathParameter, QueryParameter, Response, Ro
 ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
 IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]
 
-_approvals = governed_part(
+_find_approvals = make_governance_finder(
     lambda governance: governance.approvals, "calls are not governed here, so nobody is asked"
 )
-_escalations = governed_part(
+_find_escalations = make_governance_finder(
     lambda governance: governance.escalations,
     "calls are not governed here, so nothing is escalated",
 )
@@ -99,7 +99,7 @@ async def list_approvals(
     cursor: Cursor = None,
 ) -> Response[list[Approval]]:
     asked = ApprovalQuery(time.time(), pending, read_time_cursor(cursor), limit + 1)
-    found = await _approvals(context).table.read(asked)
+    found = await _find_approvals(context).table.read(asked)
     items, headers = page_by_time(request, found, limit, lambda one: (one.requested_at, one.id))
     return Response([_show_approval(context, record) for record in items], headers=headers)
 
@@ -112,7 +112,7 @@ async def list_approvals(
 )
 async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
     with errors_of("APPROVAL"):
-        return _show_approval(context, await _approvals(context).table.get(approval_id))
+        return _show_approval(context, await _find_approvals(context).table.get(approval_id))
 
 
 @post(
@@ -128,7 +128,7 @@ async def reveal_approval(
 ) -> Approval:
     await read_model(request, Nothing, optional=True)
     with errors_of("APPROVAL"):
-        record, arguments = await _approvals(context).reveal(approval_id, caller(request))
+        record, arguments = await _find_approvals(context).reveal(approval_id, caller(request))
     shown = _show_approval(context, record)
     shown.arguments = msgspec.json.decode(arguments) if arguments else None
     return shown
@@ -164,7 +164,7 @@ async def _decide(
 ) -> Approval:
     given = await read_model(request, ApprovalDecision, optional=True)
     with errors_of("APPROVAL"):
-        approvals, who = _approvals(context), caller(request)
+        approvals, who = _find_approvals(context), caller(request)
         return _show_approval(
             context, await approvals.decide(approval_id, approve, who, given.note)
         )
@@ -263,7 +263,7 @@ async def list_escalations(
         read_time_cursor(cursor),
         limit + 1,
     )
-    found = await _escalations(context).read(asked)
+    found = await _find_escalations(context).read(asked)
     found = [record for record in found if record.first_at >= beginning]
     items, headers = page_by_time(request, found, limit, lambda one: (one.first_at, one.id))
     names = context.server_names
@@ -282,7 +282,7 @@ async def acknowledge_escalation(
     request: AnyRequest, context: Context, escalation_id: EscalationId
 ) -> Escalation:
     given = await read_model(request, Acknowledgement, optional=True)
-    escalations, who = _escalations(context), caller(request)
+    escalations, who = _find_escalations(context), caller(request)
     async with context.registry.audit.act(
         who.id, who.role.value, "escalation.acknowledge", target=escalation_id[:100]
     ):

@@ -154,9 +154,12 @@ class CallErrors:
         """Make the error for a call that failed at a server."""
         delivery = outcome.delivery
         if delivery is None and outcome.kind is OutcomeKind.ERROR:  # the server's own
-            own = {"delivery": Delivery.EXECUTED.value, "error": Raw(bytes(outcome.payload))}
-            whole = {"server": _describe_server(record), **own}
-            return RequestError("EXECUTION_FAILED", outcome.message, whole)
+            executed = {
+                "server": _describe_server(record),
+                "delivery": Delivery.EXECUTED.value,
+                "error": Raw(bytes(outcome.payload)),
+            }
+            return RequestError("EXECUTION_FAILED", outcome.message, executed)
         told = delivery.value if delivery is not None else None
         code = _find_error_code(outcome)
         if code == "SERVER_UNAVAILABLE":

@@ -24,7 +24,7 @@ from mcp_junction.api.routes import (
     ServerRef,
     caller,
     find_server_id,
-    governed_part,
+    make_governance_finder,
     mcp_error_responses,
     page_as_array,
     parse_time,
@@ -171,7 +171,7 @@ def _open_circuits(
 # -- circuits
 
 _RESET: Final = "/reset"
-_circuits = governed_part(
+_find_circuits = make_governance_finder(
     lambda governance: governance.circuits, "calls are not governed here, so there are no circuits"
 )
 CircuitsOfTool = Annotated[
@@ -233,7 +233,7 @@ async def list_circuits(
     cursor: Cursor = None,
 ) -> Response[list[CircuitBreakerMetrics]]:
     wanted = None if server_id is None else context.registry.find(server_id).id
-    shown = _show_circuits(context, _circuits(context).breakers.rows(wanted, tool_name))
+    shown = _show_circuits(context, _find_circuits(context).breakers.rows(wanted, tool_name))
     found, headers = page_as_array(request, shown, _circuit_key, limit, cursor)
     return Response(list(found), headers=headers)
 
@@ -253,7 +253,8 @@ async def reset_circuit(
         raise RequestError("NOT_FOUND", "there is nothing here; see /api/v1/docs")
     tool = tool_path.removeprefix("/").removesuffix(_RESET)
     given = await read_model(request, CircuitReset, optional=True)
-    circuits, server, who = _circuits(context), context.registry.find(server_id), caller(request)
+    circuits, who = _find_circuits(context), caller(request)
+    server = context.registry.find(server_id)
     async with context.registry.audit.act(
         who.id,
         who.role.value,
@@ -294,7 +295,7 @@ def _circuit_key(row: CircuitBreakerMetrics) -> tuple[str, str]:
 
 DeliveryId = Annotated[str, PathParameter(max_length=40, description="Its `webhook-id`.")]
 _SHOWN: Final = 200
-_webhook = governed_part(
+_find_webhook = make_governance_finder(
     lambda governance: governance.webhook,
     "there is no webhook; set webhook_url and webhook_secret",
 )
@@ -327,7 +328,7 @@ class WebhookState(msgspec.Struct):
     summary="Show what the webhook was told",
 )
 async def show_webhook(context: Context) -> WebhookState:
-    webhook = _webhook(context)
+    webhook = _find_webhook(context)
     table = webhook.table
     delivered, waiting, failed = [await table.count(state) for state in _COUNTED]
     dead = [
@@ -347,7 +348,7 @@ async def show_webhook(context: Context) -> WebhookState:
 )
 async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
     await read_model(request, Nothing, optional=True)
-    webhook, who = _webhook(context), caller(request)
+    webhook, who = _find_webhook(context), caller(request)
     async with context.registry.audit.act(
         who.id, who.role.value, "webhook.retry", target=delivery_id
     ):

@@ -119,12 +119,12 @@ IfMatch = Annotated[
 ]
 
 
-def respond_tagged(shown: V, made_at: str | None = None) -> Response[V]:
-    """Answer with something and its ETag; ``made_at`` is the address of something new."""
+def respond_with_etag(shown: V, location: str | None = None) -> Response[V]:
+    """Answer with a server or a skill and its ETag; ``location`` is the address of a new one."""
     headers = {"etag": f'"{shown.version}"'}
-    if made_at is None:
+    if location is None:
         return Response(shown, headers=headers)
-    return Response(shown, status_code=201, headers={**headers, "location": made_at})
+    return Response(shown, status_code=201, headers={**headers, "location": location})
 
 
 def parse_if_match(if_match: str | None) -> int | None:
@@ -170,10 +170,13 @@ def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
     return next((server for server, name in names.items() if name == ref), ref)
 
 
-def governed_part(
+def make_governance_finder(
     choose: Callable[[Governance], T | None], otherwise: str
 ) -> Callable[[Context], T]:
-    """Make what finds a part of Governance; it raises RequestError in these words without one."""
+    """Make a function that finds a part of Governance.
+
+    Where there is none, it raises RequestError; ``otherwise`` says why.
+    """
 
     def find(context: Context) -> T:
         governance = context.junction.governance

@@ -41,7 +41,7 @@ from mcp_junction.api.routes import (
     read_body,
     read_cursor,
     read_model,
-    respond_tagged,
+    respond_with_etag,
     write_cursor,
 )
 from mcp_junction.api.tools import WithSchemas, by_position
@@ -87,7 +87,7 @@ async def register_server(request: AnyRequest, context: Context) -> Response[Ser
     record = await context.registry.register(
         made, caller(request), auto_connect=made.auto_connect and made.enabled
     )
-    return respond_tagged(server_model(record), f"/api/v1/aggregator/servers/{record.id}")
+    return respond_with_etag(server_model(record), f"/api/v1/aggregator/servers/{record.id}")
 
 
 @get(
@@ -139,7 +139,7 @@ async def show_server(
         shown.last_heartbeat = format_time(context.registry.last_heartbeat(record.id))
         if shown.capabilities is None and server.greeting is not None:
             shown.capabilities = redact_value(server.greeting.capabilities)
-    return respond_tagged(shown)
+    return respond_with_etag(shown)
 
 
 @patch(
@@ -164,7 +164,7 @@ async def change_server(
         raise field_error("$", "must be an object")
     version = parse_if_match(if_match)
     record = await context.registry.change(server_id, value, caller(request), version)
-    return respond_tagged(server_model(record))
+    return respond_with_etag(server_model(record))
 
 
 @delete(

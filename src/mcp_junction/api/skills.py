@@ -26,7 +26,7 @@ from mcp_junction.api.routes import (
     page,
     parse_if_match,
     read_model,
-    respond_tagged,
+    respond_with_etag,
 )
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
@@ -59,7 +59,7 @@ async def make_skill(request: AnyRequest, context: Context) -> Response[Skill]:
     given = _check_texts({"name": made.name, "description": made.description})
     with errors_of("SKILL"):
         record = await context.registry.skills.add(**given, actor=caller(request))
-    return respond_tagged(skill_model(record), f"/api/v1/skills/{record.id}")
+    return respond_with_etag(skill_model(record), f"/api/v1/skills/{record.id}")
 
 
 @get(opt=needs(Right.READ_TOOLS), responses=error_responses(), summary="List skills")
@@ -92,7 +92,7 @@ async def show_skill(
     with errors_of("SKILL"):
         record = await context.registry.skills.get(skill_id)
     (record,) = await _hide_tools(request, context, [record])
-    return respond_tagged(skill_model(record, with_embedding=include_embeddings))
+    return respond_with_etag(skill_model(record, with_embedding=include_embeddings))
 
 
 @patch(
@@ -114,7 +114,7 @@ async def change_skill(
     version = parse_if_match(if_match)
     with errors_of("SKILL"):
         record = await context.registry.skills.change(skill_id, changes, caller(request), version)
-    return respond_tagged(skill_model(record))
+    return respond_with_etag(skill_model(record))
 
 
 @delete(

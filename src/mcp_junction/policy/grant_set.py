@@ -188,8 +188,9 @@ class GrantsInForce:
     def names(self, server: str) -> bool:
         """Whether a grant is for this very server."""
         server_id = self._grants.server_ids.get(server)
-        places = [(kind, server_id) for kind in KINDS if server_id is not None]
-        return any(True for place in places for _ in self._live(place))
+        if server_id is None:
+            return False
+        return any(True for kind in KINDS for _ in self._live((kind, server_id)))
 
     def _live(self, place: tuple[str, str]) -> Iterator[Grant]:
         """Iterate over the grants of a kind on a server that have not expired."""

@@ -126,8 +126,11 @@ def placeholders(values: Sequence[object]) -> str:
     return ", ".join("?" * len(values)) or "NULL"
 
 
-def where_all(*tests: tuple[str, Sequence[object]] | None) -> tuple[str, list[object]]:
-    """Make the WHERE clause of tests with their arguments; None is no test."""
+def make_where(*tests: tuple[str, Sequence[object]] | None) -> tuple[str, list[object]]:
+    """Make a WHERE clause of all these tests, and its arguments; a test that is None is left out.
+
+    Without any test it finds all rows.
+    """
     given = [test for test in tests if test is not None]
     clause = " AND ".join(sql for sql, _ in given) or "TRUE"
     return f"WHERE {clause}", [arg for _, args in given for arg in args]

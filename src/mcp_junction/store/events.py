@@ -27,8 +27,8 @@ from mcp_junction.store.database import (
     Query,
     Script,
     bump,
+    make_where,
     placeholders,
-    where_all,
 )
 from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.records import EventRecord, NewEvent
@@ -274,7 +274,7 @@ class CallMetricTable(SignedTable[CallMetricRecord]):
         tool_name: str | None = None,
     ) -> list[CallMetricRecord]:
         """Read the records of minutes or hours that begin within a time."""
-        where, args = where_all(
+        where, args = make_where(
             ("span = ? AND at >= ? AND at < ?", (span, since, until)),
             None if server_id is None else ("server_id = ?", (server_id,)),
             None if tool_name is None else ("tool_name = ?", (tool_name,)),

@@ -17,7 +17,7 @@ import msgspec
 from mcp_junction.policy.approvals import ApprovalState
 from mcp_junction.policy.grants import ANY, Grant, GrantKey, GrantSource, regrant
 from mcp_junction.policy.tokens import Token
-from mcp_junction.store.database import Query, Script, placeholders, where_all
+from mcp_junction.store.database import Query, Script, make_where, placeholders
 from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
@@ -250,7 +250,7 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
 
     async def read(self, asked: ApprovalQuery) -> list[ApprovalRecord]:
         """Read requests, the newest first."""
-        where, args = where_all(
+        where, args = make_where(
             ("state = ? AND expires_at > ?", (PENDING.value, asked.now)) if asked.is_open else None,
             None if asked.before is None else ("(requested_at, id) < (?, ?)", asked.before),
         )
@@ -296,7 +296,7 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
 
         Of two that decide at once, one does.
         """
-        found = yield from self.take(approval_id)
+        found = yield from self.get_one(approval_id)
         if found.state_at(at) is not PENDING:
             return None
         new = msgspec.structs.replace(found, state=state, decided_at=at, decided_by=by, note=note)

@@ -280,7 +280,7 @@ class PolicyTables(StoreTable):
     def _take(self, grant_id: str, at: float) -> Script[GrantRecord]:
         """Read a grant to be changed, and note that its agent changes. Raises NotFound."""
         yield _LOCK
-        grant = yield from self.grants.take(grant_id)
+        grant = yield from self.grants.get_one(grant_id)
         yield from self._mark(at, grant.agent_id)
         return grant
 

@@ -138,7 +138,7 @@ class SignedTable(StoreTable, Generic[S]):
         found = yield from self.read_many(rest, *args)
         return found[0] if found else None
 
-    def take(self, row_id: str) -> Script[S]:
+    def get_one(self, row_id: str) -> Script[S]:
         """Read the record with this id inside a transaction. Raises NotFound."""
         rest = f"WHERE {self._table.key[0]} = ?"
         return self._check_found((yield from self.read_one(rest, row_id)), row_id)

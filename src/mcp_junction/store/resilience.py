@@ -19,7 +19,7 @@ from mcp_junction.errors import AlreadyExists
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.resilience.buckets import WindowState
 from mcp_junction.resilience.idempotency import KEPT_FOR, Claim, ClaimKey, ClaimState
-from mcp_junction.store.database import Compute, Query, Script, placeholders, where_all
+from mcp_junction.store.database import Compute, Query, Script, make_where, placeholders
 from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
@@ -255,7 +255,7 @@ class EscalationTable(SignedTable[EscalationRecord]):
     async def read(self, asked: EscalationQuery) -> list[EscalationRecord]:
         """Read escalations, the newest first."""
         kept = "acknowledged_at IS NULL" if asked.is_open else "acknowledged_at IS NOT NULL"
-        where, args = where_all(
+        where, args = make_where(
             None if asked.agent_id is None else ("agent_id = ?", (asked.agent_id,)),
             None if asked.server_id is None else ("server_id = ?", (asked.server_id,)),
             None if asked.is_open is None else (kept, ()),
@@ -281,7 +281,7 @@ class EscalationTable(SignedTable[EscalationRecord]):
         self, escalation_id: str, at: float, by: str, note: str | None
     ) -> Script[EscalationRecord]:
         """Record that somebody has seen to it; a second time changes nothing. Raises NotFound."""
-        found = yield from self.take(escalation_id)
+        found = yield from self.get_one(escalation_id)
         if found.acknowledged_at is None:
             found = msgspec.structs.replace(
                 found, acknowledged_at=at, acknowledged_by=by, note=note

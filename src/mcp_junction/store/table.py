@@ -169,9 +169,9 @@ class StoreTable:
         """Read the first record that a query finds. Raises UnreadableRow."""
         return await self._database.read(table.select(rest, args), table.first)
 
-    async def _read_rows(self, make: Callable[[Row], T], sql: str, *args: Any) -> list[T]:
-        """Run a query, and make something of each row that it finds."""
-        return await self._database.read(Query(sql, args), lambda rows: [*map(make, rows)])
+    async def _read_rows(self, convert: Callable[[Row], T], sql: str, *args: Any) -> list[T]:
+        """Read the rows that a query finds, each converted: those that are no whole records."""
+        return await self._database.read(Query(sql, args), lambda rows: [*map(convert, rows)])
 
     async def _read_number(self, sql: str, *args: Any) -> int | None:
         """Read the one number that a query finds; None for NULL, or when there is no row."""
