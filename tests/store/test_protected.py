@@ -12,9 +12,10 @@ from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.tokens import Token
 from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.resilience.idempotency import ClaimState
+from mcp_junction.store.call_metrics import CallMetricRecord
 from mcp_junction.store.credentials import ClientRecord, CredentialRecord, LoginRecord
 from mcp_junction.store.database import migrations
-from mcp_junction.store.events import CallMetricRecord, DeliveryRecord
+from mcp_junction.store.events import DeliveryRecord
 from mcp_junction.store.grants import AgentRecord, ApprovalRecord
 from mcp_junction.store.keys import RevokedSubject
 from mcp_junction.store.records import KeyRecord, ServerRecord

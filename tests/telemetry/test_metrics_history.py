@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.store.events import HOUR, MINUTE
+from mcp_junction.store.call_metrics import HOUR, MINUTE
 from mcp_junction.tasks import TaskScope
 from mcp_junction.telemetry import metrics_history
 from mcp_junction.telemetry.metrics_history import MINUTES_KEPT, MetricsHistory

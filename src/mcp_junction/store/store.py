@@ -22,6 +22,7 @@ import msgspec
 
 from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.call_metrics import CallMetricTable
 from mcp_junction.store.classification import Classification, ToolVectors
 from mcp_junction.store.credentials import CredentialTables
 from mcp_junction.store.database import (
@@ -34,7 +35,7 @@ from mcp_junction.store.database import (
     bump,
     migrate,
 )
-from mcp_junction.store.events import KEPT, CallMetricTable, DeliveryTable, Events
+from mcp_junction.store.events import KEPT, DeliveryTable, Events
 from mcp_junction.store.grants import ApprovalTable
 from mcp_junction.store.keys import KeyTable, RevokedSubjects
 from mcp_junction.store.policy import PolicyTables

@@ -16,7 +16,7 @@ from typing import Final
 
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.store.events import HOUR, MINUTE, CallMetricRecord, CallMetricTable
+from mcp_junction.store.call_metrics import HOUR, MINUTE, CallMetricRecord, CallMetricTable
 from mcp_junction.telemetry.tallies import Tally, ToolKey, add_tallies, keep_busiest
 
 log = logging.getLogger("mcp_junction.telemetry")
