@@ -8,7 +8,7 @@ from tests.calls.world import BOUND, body
 
 from mcp_junction.calls.stages.admit import AdmitCalls
 from mcp_junction.calls.stages.audit import CallAudit
-from mcp_junction.governance.call_limits import Admission
+from mcp_junction.governance.admission import Admission
 from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tokens import TokenMode
 from mcp_junction.policy.tool_settings import ToolSetting

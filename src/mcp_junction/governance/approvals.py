@@ -3,7 +3,7 @@
 A request is made by the first try of a call and found again by the same call. It is shown with
 redacted arguments; to see them as they are is an act of its own in the audit. Decisions are acts,
 too, and are published, here and through the store to other processes. An approval is used up in
-``call_limits.py``. Which call it is for: ``policy/approvals.py``.
+``admission.py``. Which call it is for: ``policy/approvals.py``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""CallLimits: limits the rate of calls of an agent, a server, a tool and a grant. Admission: asks
-the store, at the last moment, whether a high-risk call may be made.
+"""CallLimits: limits the rate of calls of an agent, a server, a tool and a grant.
 
 Rates of the settings are token buckets, in memory. Limits of grants are windows; those of a minute
 or more are stored every few seconds and at the end, so that a restart does not hand out what was
 used up. Each process counts for itself. A call counts once, whatever its attempts.
-
-The policy in memory may be half a second old, and of two racing calls only the store can tell which
-one has a single-use token. So the check runs in the transaction that stores the call's intent. What
-it spends is spent; what it refuses has changed nothing.
 """
 
 from __future__ import annotations
@@ -20,10 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from mcp_junction.errors import StoreError
-from mcp_junction.policy.approvals import ApprovedCall
-from mcp_junction.policy.decision import PolicyDecision
-from mcp_junction.policy.grants import Grant, GrantSource
-from mcp_junction.policy.tokens import APPROVAL, NONE, SINGLE_USE, WINDOW, PresentedToken
+from mcp_junction.policy.grants import Grant
 from mcp_junction.resilience.buckets import (
     Buckets,
     CallWindow,
@@ -32,10 +24,6 @@ from mcp_junction.resilience.buckets import (
     take_from_each,
 )
 from mcp_junction.resilience.clock import Clock
-from mcp_junction.store.audit import IntentCheck
-from mcp_junction.store.database import Script
-from mcp_junction.store.grants import ApprovalTable
-from mcp_junction.store.policy import PolicyTables
 from mcp_junction.store.resilience import LimitTable, WindowRecord
 
 log = logging.getLogger("mcp_junction.governance")
@@ -191,100 +179,3 @@ class CallLimits:
             await self.save()
         except StoreError as error:
             log.warning("what is used up of limits cannot be stored now: %s", error)
-
-
-# -- high-risk calls
-
-_REVOKED: Final = "the grant was revoked or has expired; ask for a new one"
-_CHANGED: Final = "the grant was changed at this moment; make the call again"
-_USED: Final = "the token that the call carries was used before; have a new one made"
-_EXPIRED: Final = "the token of the grant has expired or was revoked; have it renewed"
-_SPENT: Final = (
-    "the approval of this call was used, or has ended; make the call again to ask for another"
-)
-_OWNER: Final = GrantSource.OWNER
-
-
-class Admission:
-    """Makes the checks of high-risk calls."""
-
-    def __init__(
-        self,
-        tables: PolicyTables,
-        approvals: ApprovalTable,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self._approvals = approvals
-        self._grants = tables.grants
-        self._tokens = tables.tokens
-        self._now = now
-
-    def check(
-        self,
-        decision: PolicyDecision,
-        chosen: Grant | None,
-        presented: PresentedToken | None,
-        *,
-        is_resume: bool = False,
-        approved: ApprovedCall | None = None,
-    ) -> IntentCheck | None:
-        """Make the check of a call; None for one that needs no grant.
-
-        ``chosen`` is the grant whose limit has room; ``approved`` is what an approval is bound to.
-        A resumed call has spent its token before.
-        """
-        grants = _candidates(decision, chosen)
-        if not grants or grants[0].source is _OWNER:
-            return None
-
-        def run() -> Script[str | None]:
-            refusal: str | None = _REVOKED
-            for grant in grants:
-                refusal = yield from self._admit(grant, presented, is_resume, approved)
-                if refusal is None:
-                    check.passed_by = grant.id
-                    break
-            return refusal
-
-        order = presented.id if presented is not None else ""
-        if approved is not None and not order:
-            order = approved.arguments
-        check = IntentCheck(run, order)
-        return check
-
-    def _admit(
-        self,
-        grant: Grant,
-        presented: PresentedToken | None,
-        is_resume: bool,
-        approved: ApprovedCall | None,
-    ) -> Script[str | None]:
-        """Return why a grant does not let the call pass; None when it does."""
-        now = self._now()
-        stored = yield from self._grants.read_one("WHERE id = ?", grant.id)
-        if stored is None or not stored.is_live(now):
-            return _REVOKED
-        if stored.version != grant.version:
-            return _CHANGED
-        if is_resume or grant.token_mode is NONE:
-            return None
-        if grant.token_mode is WINDOW:
-            tokens = yield from self._tokens.read_many("WHERE grant_id = ?", grant.id)
-            return None if any(token.is_live(now) for token in tokens) else _EXPIRED
-        if grant.token_mode is APPROVAL:
-            binding = "" if approved is None else approved.bind(grant)
-            return None if (yield from self._approvals.spend(binding, now)) else _SPENT
-        if presented is None:
-            return _EXPIRED
-        if grant.token_mode is SINGLE_USE:
-            return None if (yield from self._tokens.spend(presented.id, now)) else _USED
-        token = yield from self._tokens.read_one("WHERE id = ?", presented.id)
-        return None if token is not None and token.is_live(now) else _EXPIRED
-
-
-def _candidates(decision: PolicyDecision, chosen: Grant | None) -> Sequence[Grant]:
-    """Return the grants to try: the chosen one, then others that count no calls."""
-    if chosen is None:
-        return decision.grants
-    others = (g for g in decision.grants if g is not chosen and g.limits is None)
-    return (chosen, *others)

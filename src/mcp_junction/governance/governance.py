@@ -16,8 +16,9 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.config.door import DoorConfig
 from mcp_junction.config.merge import parse_rate
 from mcp_junction.config.settings import Settings
+from mcp_junction.governance.admission import Admission
 from mcp_junction.governance.approvals import Approvals
-from mcp_junction.governance.call_limits import Admission, CallLimits
+from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.condition_compiler import ConditionCompiler
 from mcp_junction.governance.failures import Circuits, Escalations
 from mcp_junction.governance.idempotency_claims import IdempotencyClaims

@@ -25,8 +25,8 @@ from mcp_junction.calls.stages.validate import refuse as refuse_arguments
 from mcp_junction.catalog.pins import define
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import ArgumentsError, StoreError
+from mcp_junction.governance.admission import Admission
 from mcp_junction.governance.approvals import Approvals, UnapprovedCall
-from mcp_junction.governance.call_limits import Admission
 from mcp_junction.policy.approvals import ApprovalState, ApprovedCall
 from mcp_junction.policy.tokens import APPROVAL
 from mcp_junction.protocol.versions import APPROVAL_NEEDED, SERVER_UNAVAILABLE
