@@ -19,6 +19,7 @@ import msgspec
 from mcp_junction import __version__
 from mcp_junction.api import (
     approvals,
+    audit,
     calls,
     explaining,
     mcp_metrics,
@@ -69,6 +70,7 @@ ROUTERS = (
     explaining.ROUTES,
     approvals.ROUTES,
     mcp_metrics.ROUTES,
+    audit.ROUTES,
     skills.ROUTES,
     state.ROUTES,
 )

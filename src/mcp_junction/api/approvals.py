@@ -1,7 +1,7 @@
 """Routes ``/api/v1/mcp/approvals`` and ``/escalations``: what people decide about and see to.
 
 Approvals are calls that wait for a person; escalations are calls that failed although all was
-tried. The webhook, which is told of both, is in ``mcp_metrics.py``.
+tried. The webhook, which is told of both, has its routes in ``state.py``.
 """
 
 from __future__ import annotations

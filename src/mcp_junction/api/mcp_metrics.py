@@ -1,6 +1,4 @@
-"""Routes ``/api/v1/mcp/metrics``, ``/circuit-breakers`` and ``/webhook``: how calls go, over a time
-and now, and what the operator's address was told of it.
-"""
+"""Routes ``/api/v1/mcp/metrics`` and ``/circuit-breakers``: how calls go, over a time and now."""
 
 from __future__ import annotations
 
@@ -12,7 +10,6 @@ from msgspec import Meta
 
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.models import format_time
-from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.api.routes import (
     DEFAULT_LIMIT,
@@ -30,10 +27,9 @@ from mcp_junction.api.routes import (
     parse_time,
     read_model,
 )
-from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.errors import RequestError
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
-from mcp_junction.store.events import DeliveryState
 from mcp_junction.telemetry.tallies import Tally, ToolKey, percentiles
 from mcp_junction.web.routing import PathParameter, QueryParameter, Response, Router, get, post
 
@@ -291,78 +287,10 @@ def _circuit_key(row: CircuitBreakerMetrics) -> tuple[str, str]:
     return row.server_id, row.tool_name
 
 
-# -- the webhook
-
-DeliveryId = Annotated[str, PathParameter(max_length=40, description="Its `webhook-id`.")]
-_SHOWN: Final = 200
-_find_webhook = make_governance_finder(
-    lambda governance: governance.webhook,
-    "there is no webhook; set webhook_url and webhook_secret",
-)
-_COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)
-
-
-class GivenUp(msgspec.Struct):
-    """A delivery that was given up."""
-
-    id: Annotated[str, Meta(description="The `webhook-id` that it had.", examples=["evt_17"])]
-    type: Annotated[str, Meta(examples=["call.escalated"])]
-    at: Annotated[str | None, Meta(description="When it happened.")]
-    attempts: int
-    why: Annotated[str, Meta(examples=["it answered 500"])]
-
-
-class WebhookState(msgspec.Struct):
-    """What the webhook was told."""
-
-    url: Annotated[str, Meta(description="Without secrets.")]
-    delivered: Annotated[int, Meta(description="Deliveries of the last day.")]
-    waiting: Annotated[int, Meta(description="Deliveries that were not accepted yet.")]
-    failed: Annotated[int, Meta(description="Deliveries of 30 days that were given up.")]
-    dead: Annotated[list[GivenUp], Meta(description="The last of those, the newest first.")]
-
-
-@get(
-    opt=needs(Right.READ_AUDIT),
-    responses=mcp_error_responses("NOT_FOUND"),
-    summary="Show what the webhook was told",
-)
-async def show_webhook(context: Context) -> WebhookState:
-    webhook = _find_webhook(context)
-    table = webhook.table
-    delivered, waiting, failed = [await table.count(state) for state in _COUNTED]
-    dead = [
-        GivenUp(one.id, one.type, format_time(one.at), one.attempts, one.why or "")
-        for one in await table.read_dead(_SHOWN)
-    ]
-    return WebhookState(webhook.url, delivered, waiting, failed, dead)
-
-
-@post(
-    "/{delivery_id:str}/retry",
-    status_code=204,
-    opt=needs(Right.CHANGE_POLICY, Nothing),
-    responses=mcp_error_responses("NOT_FOUND", has_body=True),
-    summary="Deliver once more what was given up",
-    description="At once, with all tries anew, under the same `webhook-id`.",
-)
-async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
-    await read_model(request, Nothing, optional=True)
-    webhook, who = _find_webhook(context), caller(request)
-    async with context.registry.audit.act(
-        who.id, who.role.value, "webhook.retry", target=delivery_id
-    ):
-        try:
-            await webhook.retry(delivery_id)
-        except NotFound as error:
-            raise RequestError("NOT_FOUND", f"{error}; see GET …/webhook") from None
-
-
 ROUTES = Router(
     "/api/v1/mcp",
     route_handlers=[
         Router("/metrics", route_handlers=[show_call_metrics], tags=["metrics"]),
         Router("/circuit-breakers", route_handlers=[list_circuits, reset_circuit], tags=["mcp"]),
-        Router("/webhook", route_handlers=[show_webhook, retry_delivery], tags=["mcp"]),
     ],
 )
