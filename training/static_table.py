@@ -35,13 +35,8 @@ from sources import Pair, Tool, read_catalogue, read_google, read_servers, read_
 
 from mcp_junction.search import static_table
 from mcp_junction.search.minilm import MiniLm, convert, find_weights
-from mcp_junction.search.static_table import (
-    DIMENSIONS,
-    ROWS_FILE,
-    SCALES_FILE,
-    WordPiece,
-    vocabulary,
-)
+from mcp_junction.search.static_table import DIMENSIONS, ROWS_FILE, SCALES_FILE
+from mcp_junction.search.wordpiece import WordPiece, vocabulary
 from mcp_junction.search.words import split_name, tool_text
 
 DATA = Path(static_table.__file__).parent / "data"

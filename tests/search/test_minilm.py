@@ -8,7 +8,7 @@ import pytest
 
 from mcp_junction.search import minilm
 from mcp_junction.search.minilm import MiniLm, convert
-from mcp_junction.search.static_table import WordPiece
+from mcp_junction.search.wordpiece import WordPiece
 
 WIDTH, INNER, LAYERS, HEADS = 24, 32, 2, 12
 CHANCE = numpy.random.default_rng(5)

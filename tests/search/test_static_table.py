@@ -9,14 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.search.static_table import (
-    DIMENSIONS,
-    MODEL,
-    UNKNOWN,
-    StaticTable,
-    WordPiece,
-    vocabulary,
-)
+from mcp_junction.search.static_table import DIMENSIONS, MODEL, StaticTable
+from mcp_junction.search.wordpiece import UNKNOWN, WordPiece, vocabulary
 
 SPLIT = WordPiece()
 TABLE = StaticTable.load()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mcp_junction.search.static_table import WordPiece, scale_rows
+from mcp_junction.search.static_table import scale_rows
+from mcp_junction.search.wordpiece import WordPiece
 
 if TYPE_CHECKING:
     from mcp_junction.search.static_table import Matrix
