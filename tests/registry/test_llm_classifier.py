@@ -7,7 +7,7 @@ from tests.registry.llm_server import SKILL, LLMServer
 from tests.registry.toolbox import tool, until
 
 from mcp_junction.config.settings import Settings
-from mcp_junction.redaction.connections import show_settings
+from mcp_junction.redaction.settings import show_settings
 from mcp_junction.registry import llm_classifier
 from mcp_junction.registry.llm_classifier import LLMClassifier, LLMEndpoint
 

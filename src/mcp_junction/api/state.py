@@ -24,7 +24,7 @@ from mcp_junction.api.routes import (
     read_model,
 )
 from mcp_junction.errors import NotFound, RequestError
-from mcp_junction.redaction.connections import ShownSetting, show_settings
+from mcp_junction.redaction.settings import ShownSetting, show_settings
 from mcp_junction.registry.metrics import State
 from mcp_junction.store.events import DeliveryState
 from mcp_junction.web.routing import (

@@ -63,7 +63,7 @@ def _read(args: argparse.Namespace) -> list[dict[str, Any]]:
     # Imported late: --help does not need it.
     import msgspec
 
-    from mcp_junction.redaction.connections import show_settings
+    from mcp_junction.redaction.settings import show_settings
 
     config = read_config(args, service=True)
     return [msgspec.to_builtins(one) for one in show_settings(config.settings, config.sources)]

@@ -4,8 +4,8 @@ Secrets are recognised by the *name* they stand under (``detect``) and by their 
 (``secrets`` finds the values in a server's definition, KnownSecrets remembers those of all servers
 and our own). To redact
 
-- a connection or a setting for a response, and to restore a connection that is sent back:
-  ``connections``;
+- a connection for a response, and to restore one that is sent back: ``connections``;
+- settings for a response: ``settings``;
 - errors and stderr of a server by its own secrets, and any text, such as log records and events, by
   all secrets of this process: ``texts``;
 - parameters and results for the audit: ``payloads``.

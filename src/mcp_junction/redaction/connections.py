@@ -1,27 +1,21 @@
-"""Masks the secrets of connections and settings in responses, and restores them in requests.
+"""Masks the secrets of a server's connection in responses, and restores them in requests.
 
-Of a server's connection every value of ``env`` and ``headers`` is masked; so is every value under a
-secret's name elsewhere: arguments, ``NAME=value``, headers in arguments, urls; and these values
-wherever else they occur. A reference to a variable (``${VAR}``) is shown.
+Every value of ``env`` and ``headers`` is masked; so is every value under a secret's name elsewhere:
+arguments, ``NAME=value``, headers in arguments, urls; and these values wherever else they occur. A
+reference to a variable (``${VAR}``) is shown.
 
 A mask that is sent back where it was shown means "unchanged". That holds only while the connection
 has the same target: a stored secret is never sent to another origin or program. Arguments may name
 the program or its target, too (``npx PACKAGE``, ``--host NAME``), so only flags may change.
-
-Settings are only shown, each with its default and its source.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import msgspec
-
-from mcp_junction.config.merge import CHOICES, RANGES, RATES
-from mcp_junction.config.settings import DEFAULTS, Settings, variable_of
 from mcp_junction.config.variables import without_references
 from mcp_junction.errors import MaskError
 from mcp_junction.redaction.detect import is_credential_name, is_secret_name, names_secret
@@ -250,72 +244,3 @@ def _origin(config: dict[str, Any]) -> tuple[str, str] | None:
     host = re.split(r"[/?#\\]", rest, maxsplit=1)[0].rpartition("@")[2].lower()
     default = {"https": ":443", "http": ":80"}.get(scheme.lower(), "")
     return scheme.lower(), host.removesuffix(default) if default else host
-
-
-DEFAULT: Final = "default"
-_OUTGOING: Final = (
-    "store", "vector_store", "embedding_base_url", "llm_base_url", "otlp_endpoint", "webhook_url",
-)  # fmt: skip
-"""Addresses that Junction connects to: they may hold a credential."""
-_PER_PROCESS: Final = "counted in each process by itself"
-_NOTES: Final = dict.fromkeys(RATES, _PER_PROCESS)
-
-
-class ShownSetting(msgspec.Struct):
-    """A setting: its value, its default, and where the value comes from."""
-
-    name: str
-    value: Any
-    default: Any
-    source: str
-    """``default``, ``file``, ``.env``, ``environment`` or ``command line``."""
-    place: str
-    """The key, variable or option there that gives it; empty for a default."""
-    variable: str
-    """The environment variable by which it can be set."""
-    allowed: str
-    """Which values it may have, where there is a rule beyond its type."""
-    needs_restart: bool = True
-    """Whether a change takes effect at the next start only, as for all settings today."""
-    note: str = ""
-
-
-def show_settings(settings: Settings, sources: Mapping[str, str]) -> list[ShownSetting]:
-    """Describe all settings; ``sources`` are those of ``merge_settings``."""
-    return [
-        ShownSetting(
-            name,
-            _mask(name, getattr(settings, name)),
-            getattr(DEFAULTS, name),
-            *_split_place(sources.get(name, "")),
-            variable_of(name),
-            _describe_allowed(name),
-            note=_NOTES.get(name, ""),
-        )
-        for name in Settings._fields
-    ]
-
-
-def _mask(name: str, value: Any) -> Any:
-    if (name == "webhook_secret" or name.endswith("_api_key")) and value:
-        return MASK
-    is_url = name in _OUTGOING and value and not value.startswith("sqlite")
-    return mask_url(value) if is_url else value
-
-
-def _split_place(place: str) -> tuple[str, str]:
-    """Return the kind of a source, and what in it gives the value."""
-    if not place:
-        return DEFAULT, ""
-    if place.startswith("$"):
-        return "file", place.removeprefix("$.")
-    if place.startswith("--"):
-        return "command line", place
-    kind, _, name = place.partition(" ")
-    return kind, name
-
-
-def _describe_allowed(name: str) -> str:
-    if name in RANGES:
-        return "{:,} to {:,}".format(*RANGES[name])
-    return "CALLS/SECONDS" if name in RATES else ", ".join(CHOICES.get(name, ()))
