@@ -10,15 +10,13 @@ import pytest
 
 from mcp_junction.errors import RequestError
 from mcp_junction.web.application import WebApp, describe_operations, path_format
+from mcp_junction.web.messages import Request, Response, Stream
 from mcp_junction.web.routing import (
     HeaderParameter,
     PathParameter,
     QueryParameter,
-    Request,
-    Response,
     ResponseSpec,
     Router,
-    Stream,
     delete,
     get,
     post,

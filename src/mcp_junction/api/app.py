@@ -57,7 +57,8 @@ from mcp_junction.web.application import (
     describe_operations,
     path_format,
 )
-from mcp_junction.web.routing import HTML, Operation, Response, Scope, get
+from mcp_junction.web.messages import HTML, Response, Scope
+from mcp_junction.web.routing import Operation, get
 
 ROUTERS = (
     servers.ROUTES,

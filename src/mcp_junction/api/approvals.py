@@ -35,7 +35,8 @@ from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.grants import ApprovalQuery, ApprovalRecord
 from mcp_junction.store.resilience import EscalationQuery, EscalationRecord
-from mcp_junction.web.routing import PathParameter, QueryParameter, Response, Router, get, post
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
 IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]

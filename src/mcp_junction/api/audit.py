@@ -34,7 +34,8 @@ from mcp_junction.eras.tickets import Ticket, TicketOwner
 from mcp_junction.errors import CursorError, RequestStateError
 from mcp_junction.policy.principal import Principal, has_right
 from mcp_junction.store.records import AuditQuery, AuditRow
-from mcp_junction.web.routing import QueryParameter, Response, Router, get
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import QueryParameter, Router, get
 
 Agent = Annotated[
     str | None,

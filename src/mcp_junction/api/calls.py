@@ -35,7 +35,8 @@ from mcp_junction.protocol import frames
 from mcp_junction.protocol.envelope import is_tool_error
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.outcome import OutcomeKind
-from mcp_junction.web.routing import Response, Router, post
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import Router, post
 
 OURSELVES: Final = "junction"
 CORRELATION_HEADER: Final = "x-correlation-id"

@@ -31,7 +31,8 @@ from mcp_junction.errors import RequestError
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.telemetry.tallies import Tally, ToolKey, percentiles
-from mcp_junction.web.routing import PathParameter, QueryParameter, Response, Router, get, post
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, post
 
 RANGES: Final = {"15m": 900, "1h": 3_600, "24h": 86_400, "7d": 604_800}
 """The named ranges of time, in seconds."""

@@ -36,7 +36,8 @@ from mcp_junction.registry.known_tools import KnownTool
 from mcp_junction.registry.member import INVALID_SCHEMA
 from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.slices import Slices
-from mcp_junction.web.routing import PathParameter, QueryParameter, Response, Router, get, patch
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, patch
 
 _MAX_NAME: Final = 1_000
 ToolPath = Annotated[

@@ -45,15 +45,8 @@ from mcp_junction.policy.principal import (
     has_right,
 )
 from mcp_junction.store.grants import AgentRecord
-from mcp_junction.web.routing import (
-    PathParameter,
-    QueryParameter,
-    Response,
-    Router,
-    delete,
-    get,
-    post,
-)
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, post
 
 GrantId = Annotated[str, PathParameter(max_length=300, description="The id of a grant.")]
 AgentRef = Annotated[str, PathParameter(max_length=300, description="The id of an agent.")]

@@ -29,14 +29,8 @@ from mcp_junction.errors import CursorError, RequestError
 from mcp_junction.governance.governance import Governance
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
-from mcp_junction.web.routing import (
-    HeaderParameter,
-    PathParameter,
-    QueryParameter,
-    Request,
-    Response,
-    ResponseSpec,
-)
+from mcp_junction.web.messages import Request, Response
+from mcp_junction.web.routing import HeaderParameter, PathParameter, QueryParameter, ResponseSpec
 
 T = TypeVar("T")
 V = TypeVar("V", Server, Skill)

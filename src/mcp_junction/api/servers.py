@@ -53,7 +53,8 @@ from mcp_junction.redaction.texts import redact_text
 from mcp_junction.store.records import ServerRecord
 from mcp_junction.upstream.state import ServerState, parse_state
 from mcp_junction.upstream.upstream import Upstream
-from mcp_junction.web.routing import QueryParameter, Response, Router, delete, get, patch, post
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import QueryParameter, Router, delete, get, patch, post
 
 Status = Annotated[
     str | None,

@@ -33,16 +33,8 @@ from mcp_junction.catalog.items import TOOLS
 from mcp_junction.protocol.names import Pair
 from mcp_junction.store.records import SkillRecord
 from mcp_junction.store.skills import APPROVED, PENDING, REJECTED, SuggestionRecord
-from mcp_junction.web.routing import (
-    PathParameter,
-    QueryParameter,
-    Response,
-    Router,
-    delete,
-    get,
-    patch,
-    post,
-)
+from mcp_junction.web.messages import Response
+from mcp_junction.web.routing import PathParameter, QueryParameter, Router, delete, get, patch, post
 
 SkillRef = Annotated[str, PathParameter(max_length=300, description="The skill's id or its name.")]
 WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` too.")]

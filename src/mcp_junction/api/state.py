@@ -27,13 +27,13 @@ from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.redaction.settings import ShownSetting, show_settings
 from mcp_junction.registry.metrics import State
 from mcp_junction.store.events import DeliveryState
+from mcp_junction.web.messages import Stream
 from mcp_junction.web.routing import (
     HeaderParameter,
     PathParameter,
     QueryParameter,
     ResponseSpec,
     Router,
-    Stream,
     get,
     post,
 )

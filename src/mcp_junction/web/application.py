@@ -1,4 +1,4 @@
-"""WebApp: routes requests to operations; a bare ASGI app. And what OpenAPI says of these."""
+"""WebApp: routes requests to operations, and describes these in OpenAPI. A bare ASGI app."""
 
 from __future__ import annotations
 
@@ -11,19 +11,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from mcp_junction.errors import RequestError
-from mcp_junction.web.routing import (
-    JSON,
-    Operation,
-    Receive,
-    Request,
-    Response,
-    ResponseSpec,
-    Router,
-    Scope,
-    Send,
-    Stream,
-    flatten,
-)
+from mcp_junction.web.messages import JSON, Receive, Request, Response, Scope, Send, Stream
+from mcp_junction.web.routing import Operation, ResponseSpec, Router, flatten
 
 Guard = Callable[[Scope, Operation], None]
 """Raises RequestError for a request that may not reach an operation."""
