@@ -2,9 +2,9 @@
 
     python -m tests.fakes.http_ledger --file FILE [--port PORT] [--lines] [...]
 
-It keeps the same ledger as its sibling on stdio and offers the same tools; a call's arguments
-choose its fault: see ``FAULTS``. Each ``initialize`` is recorded, too. SIGUSR1 makes it forget
-every session, as a restart does. It prints ``listening on URL``.
+It keeps the same ledger and offers the same tools as ``mcp_junction.testing.ledger`` on stdio; a
+call's arguments choose its fault: see ``FAULTS``. Each ``initialize`` is recorded, too. SIGUSR1
+makes it forget every session, as a restart does. It prints ``listening on URL``.
 """
 
 from __future__ import annotations

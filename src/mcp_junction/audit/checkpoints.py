@@ -1,5 +1,8 @@
-"""Seals: makes and checks the MACs of audit pages, and the tags of their rows. Checkpoints: files
-with the length and last MAC of each audit chain, which reveal a cut tail.
+"""Checkpoints and Seals: what shows that stored pages of the audit were changed or removed.
+
+Checkpoints are files with the length and last MAC of each chain, outside the store: they reveal a
+cut tail. Seals makes and checks the MACs of pages and the tags of their rows, which reveal all
+else.
 
 A page is what one flush stores, a row per line. A row has a tag: 16 bytes of keyed BLAKE2b over its
 line and all lines before it in the page. The page's MAC is HMAC-SHA-256 over the MAC of the page

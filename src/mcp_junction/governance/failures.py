@@ -1,4 +1,4 @@
-"""What failed calls lead to: circuits, which are opened, stored and announced, and escalations.
+"""Circuits and Escalations: what failed calls lead to, stored and announced.
 
 The machine of circuits is ``resilience/breaker.py``. Calls go on by the states in memory when the
 store fails: a change is then stored as soon as it can be. Each process has circuits of its own;

@@ -1,9 +1,11 @@
-"""PolicyAdministration: changes grants, agents and tokens. ``migrate_agents`` gives agents from
-before there were grants what they could do: once in the life of a store.
+"""PolicyAdministration: changes grants, agents and tokens.
 
 Each change is an act in the audit and a ``policy.changed`` event, and is in force in this process
 before it is answered. Whether a role may change policies at all is checked before (``api/rights``);
 here it is checked that nobody gives itself rights.
+
+``migrate_agents`` gives agents from before there were grants what they could do: once in the life
+of a store.
 """
 
 from __future__ import annotations

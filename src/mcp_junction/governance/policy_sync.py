@@ -1,14 +1,14 @@
-"""PolicySync: keeps LivePolicy as the store has it, and says which agents have changed. DoorGrants:
-puts in force what the config's door gives to agents by their access tokens.
+"""PolicySync and DoorGrants: keep LivePolicy as the store, and the config's door, have it.
 
 The service polls the generations of the store. When that of the policy is another, only the agents
 that changed since are read. Grants that expire are let go of in time; and after five seconds
 without the store nothing is allowed by grants, because a revocation may have been missed. What
 follows from a change for clients and running calls is decided elsewhere (``sessions/revocation``).
 
-An agent that shows a token has what its token gives beside what it was granted in the store. Two
-tokens of one agent that give different things are two *grantees*: neither has what only the other
-gives. A pattern names a server that may not be there yet; grants are made anew when servers change.
+DoorGrants puts in force what the door gives to agents by their access tokens. An agent that shows a
+token has what its token gives beside what it was granted in the store. Two tokens of one agent that
+give different things are two *grantees*: neither has what only the other gives. A pattern names a
+server that may not be there yet; grants are made anew when servers change.
 """
 
 from __future__ import annotations

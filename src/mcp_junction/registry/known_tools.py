@@ -1,11 +1,11 @@
-"""KnownTools: all tools that servers list or were registered with, in memory and in the store.
+"""KnownTools: all tools that servers list or were registered with; and which of them are hidden.
 
 ToolRules says whether a tool may be listed and called, or else why not. A tool is hidden while it
 is quarantined, disabled by the operator, of a version that is not compatible, or, under
 ``strict_schemas``, while its schema is invalid; and while the operator's setting is not validly
 signed. Who may see and call what is shown is another question (``policy/``).
 
-ToolStorage writes what servers offer to the store, from which it is read at the start.
+ToolStorage stores what servers offer, and it is read from there at the start.
 """
 
 from __future__ import annotations

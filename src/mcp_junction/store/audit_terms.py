@@ -1,11 +1,11 @@
-"""Terms of the audit: what rows are found by, as hashes; Segment: the terms of a stretch of pages;
-and what a query matches: which terms its pages have, which bytes, and which rows.
+"""Terms and Segments: what rows of the audit are found by, and what a query of the audit matches.
 
-A term is an agent, a server, a tool or a decision that is not the usual one. Terms lead to pages,
-whose rows are then read and compared: a hash that two terms share costs a page, and no more.
-Correlation ids would be a term of each row; so those of our own are found by the time in them, and
-others by a Bloom filter of their segment. An agent that reads its own calls sees them masked:
-filters compare what it sees. Pure; the tables are in ``audit_index.py``.
+A Segment has the terms of a stretch of pages, as hashes. A term is an agent, a server, a tool or a
+decision that is not the usual one. Terms lead to pages, whose rows are then read and compared: a
+hash that two terms share costs a page, and no more. Correlation ids would be a term of each row; so
+those of our own are found by the time in them, and others by a Bloom filter of their segment. An
+agent that reads its own calls sees them masked: filters compare what it sees. Pure; the tables are
+in ``audit_index.py``.
 """
 
 from __future__ import annotations

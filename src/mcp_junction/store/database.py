@@ -1,7 +1,7 @@
-"""Database: the protocol of both backends; Script: a transaction for either; ProtectedRows: what
-a table seals or signs; and migrations.
+"""Database: the protocol of both backends; Script: a transaction for either; and migrations.
 
-Migrations are numbered SQL files, applied in order, each once, by one process at a time.
+ProtectedRows says what a table seals or signs. Migrations are numbered SQL files, applied in order,
+each once, by one process at a time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""The tables of agents, their grants and the tokens of these. Changed by ``PolicyTables``.
-ApprovalTable: stores requests for approval, and spends each approval once.
+"""The tables of what agents may do: agents, grants, the tokens of grants, and approvals of calls.
 
-What a grant means is in ``policy/grants.py``; when a call needs a token, in ``policy/tokens.py``.
-The keys of agents are in ``keys.py``. What an approval is bound to is in ``policy/approvals.py``.
-Of all calls that race for one, in any process, the database lets a single one take it. The
-arguments are sealed; the preview is redacted.
+Agents, grants and tokens are changed by ``PolicyTables``. What a grant means is in
+``policy/grants.py``; when a call needs a token, in ``policy/tokens.py``. The keys of agents are in
+``keys.py``.
+
+ApprovalTable stores requests for approval, and spends each approval once. What an approval is bound
+to is in ``policy/approvals.py``. Of all calls that race for one, in any process, the database lets
+a single one take it. The arguments are sealed; the preview is redacted.
 """
 
 from __future__ import annotations

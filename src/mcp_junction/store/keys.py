@@ -1,5 +1,6 @@
-"""KeyTable: stores bearer keys, hashed and signed. RevokedSubjects: stores from when on access
-tokens of a subject must have been issued. ``identity/`` checks both.
+"""KeyTable and RevokedSubjects: which bearer keys there are, and which access tokens are revoked.
+
+Keys are stored hashed and signed. ``identity/`` checks both.
 
 Each row carries a MAC (``protected.py``). It does not keep an old row from being put back: whoever
 has a copy from before a revocation can undo that. Rows of keys without a valid MAC are ignored.
@@ -7,7 +8,7 @@ Rows that an older version stored unsigned are signed once; the row of ``key_sta
 this was done.
 
 Access tokens of the door's issuer are not stored; what is revoked of them is all that were issued
-to a subject before a time.
+to a subject before a time, which RevokedSubjects stores.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ LimitTable: what is used up of the limits of grants. CircuitTable: the states of
 ClaimTable: claims on idempotency keys, and the sealed results of calls that were claimed; of two
 racing calls, whichever process they are in, one gets the claim: its key is unique.
 EscalationTable: calls that failed after all retries and fallbacks, for an operator. Counting and
-deciding is ``governance/``'s.
+deciding is the task of ``governance/``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Store: all tables of one database, and how it is opened by URL. The serving lock: lets at most
-one process serve from a SQLite file. Commands do not take it.
+"""Store: all tables of one database, and how it is opened by URL.
 
-The lock is a file beside the database, locked with flock: the operating system releases it when the
-process ends, however it ends. The content of the file only names the holder. PostgreSQL needs no
-lock: its replicas learn of each other's changes.
+The serving lock lets at most one process serve from a SQLite file; commands do not take it. It is a
+file beside the database, locked with flock: the operating system releases it when the process ends,
+however it ends. Its content only names the holder. PostgreSQL needs no lock: its replicas learn of
+each other's changes.
 """
 
 from __future__ import annotations
