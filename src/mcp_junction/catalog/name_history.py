@@ -40,9 +40,9 @@ class NameHistory:
         """The set of the pairs that were shown."""
         self._roll = roll
         self.names: dict[int, str] = {}
-        """The names of pairs that were shown under another than the plain one."""
+        """The name of each pair that was shown under another name than its plain one."""
         self.owners: dict[str, int] = {}
-        """The pairs that names belong to which are not their plain ones."""
+        """The pair of each name that belongs to a pair with another plain name."""
 
     # -- looking up
 
