@@ -33,7 +33,7 @@ from mcp_junction.web.messages import Request, Response
 from mcp_junction.web.routing import HeaderParameter, PathParameter, QueryParameter, ResponseSpec
 
 T = TypeVar("T")
-V = TypeVar("V", Server, Skill)
+Versioned = TypeVar("Versioned", Server, Skill)
 AnyRequest = Request
 Context = ApiContext
 """The types of a handler's parameters ``request`` and ``context``."""
@@ -113,7 +113,7 @@ IfMatch = Annotated[
 ]
 
 
-def respond_with_etag(shown: V, location: str | None = None) -> Response[V]:
+def respond_with_etag(shown: Versioned, location: str | None = None) -> Response[Versioned]:
     """Answer with a server or a skill and its ETag; ``location`` is the address of a new one."""
     headers = {"etag": f'"{shown.version}"'}
     if location is None:
