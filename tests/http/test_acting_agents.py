@@ -132,10 +132,13 @@ async def test_pooled_links_are_not_shared_by_agents(serving, key):
         for agent in ("ann", "bob", "ann", None):
             response = await client.call(agent, "p.about", arguments={})
             about = json.loads(response.json["result"]["content"][0]["text"])
-            found.append(json.dumps(about["context"]))
+            # The id of a request can have a digit more than that of the one before.
+            found.append(
+                {name: x for name, x in about["context"].items() if name != "content-length"}
+            )
         ann, bob, ann_again, itself = found
         assert ann == ann_again
-        assert len({ann, bob, itself}) == 3
+        assert ann != bob != itself != ann
 
 
 # -- tickets and tasks
