@@ -97,8 +97,8 @@ async def cpu_of_loads(lab: Lab, loads: Loads) -> Taken:
 async def cpu_over_lives(lab: Lab, begin: Callable[[], Awaitable[Loads]]) -> Taken:
     """The same, with all programs started anew several times.
 
-    Two processes of one program differ by up to a tenth for as long as they live, so where loads
-    of one program are held against each other, and each needs a process, one life says little.
+    Two processes of one program differ by up to a tenth for as long as they live, so one life says
+    little.
     The programs of a life hash alike, which halves how much they differ (0.054 to 0.024).
     """
     lives = 2 if lab.quick else 12

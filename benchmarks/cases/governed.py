@@ -10,7 +10,7 @@ from cases.audit import opened, postgres, schema_url
 from cases.eras import by
 from cases.tail import LIMIT, p99_of_pair
 from client import HttpSession, StatelessHttpSession
-from measure import compared, cpu_of_loads, latencies
+from measure import Loads, compared, cpu_of_loads, cpu_over_lives, latencies
 from registry import case
 from targets import HttpTarget, Lab, Servers, server
 
@@ -51,14 +51,17 @@ async def governed_pair(lab: Lab, clients: int = 1) -> tuple[HttpTarget, HttpTar
 
 
 async def small_calls(lab: Lab, clients: int) -> list[Figure]:
-    """What a call costs that clients of either era make."""
-    pair = await governed_pair(lab)
-    loads = {
-        f"{target.name}, {era}": by(lab, target, kind, clients)
-        for era, kind in KINDS.items()
-        for target in pair
-    }
-    taken = await cpu_of_loads(lab, loads)
+    """What a call costs that clients of either era make, over several lives of both programs."""
+
+    async def begin() -> Loads:
+        pair = await governed_pair(lab)
+        return {
+            f"{target.name}, {era}": by(lab, target, kind, clients)
+            for era, kind in KINDS.items()
+            for target in pair
+        }
+
+    taken = await cpu_over_lives(lab, begin)
     return [
         compared(taken, f"ours, {era}", f"floor, {era}", what(clients, era), "µs") for era in KINDS
     ]

@@ -7,12 +7,13 @@ from statistics import median
 from budgets import AtLeast, AtMost, Figure, Ratio
 from client import HttpSession
 from measure import (
+    Loads,
     added_latency,
     alternating,
     by_clients,
     compared,
     cpu_of_loads,
-    cpu_per_call,
+    cpu_over_lives,
     echo,
 )
 from registry import case
@@ -22,14 +23,18 @@ UP = {"up": server("upstream.py", "--stdio")}
 
 
 async def small_calls(lab: Lab, servers: Servers, clients: int, what: str) -> list[Figure]:
-    pair = await lab.open_http_pair(servers, clients)
+    """What a call costs, over several lives of both programs."""
     calls = lab.calls(4_000)
 
     async def load(target: HttpTarget) -> int:
         await by_clients(target, echo, calls)
         return calls
 
-    return [await cpu_per_call(lab, pair, load, what, "µs")]
+    async def begin() -> Loads:
+        pair = await lab.open_http_pair(servers, clients)
+        return {target.name: (target, partial(load, target)) for target in pair}
+
+    return [compared(await cpu_over_lives(lab, begin), "ours", "floor", what, "µs")]
 
 
 @case("http-call-32", budget={"CPU per call, 32 clients": Ratio(2.3, stretch=2)}, front="http")
