@@ -23,15 +23,19 @@ def demo(tmp_path_factory):
 
 @pytest.fixture
 def scripted_service() -> Iterator[SimpleNamespace]:
-    """A service that answers each request with the next of its answers, and the last one again."""
+    """A service that answers each request with the next of its answers, and the last one again.
+
+    An answer with an ``error`` is a refusal.
+    """
     answers: list[object] = []
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked.append(f"{self.command} {self.path}")
-            body = json.dumps(answers.pop(0) if len(answers) > 1 else answers[0]).encode()
-            self.send_response(200)
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            body = json.dumps(answer).encode()
+            self.send_response(404 if "error" in answer else 200)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -110,6 +114,22 @@ def test_deliveries_that_are_retried_are_printed_as_json(scripted_service, progr
     ]
     said = program("webhook", "retry", "evt_3", *how).stdout
     assert said == "Delivery evt_3 is made once more.\n"
+
+
+def test_deliveries_that_are_retried_are_told_when_a_later_one_is_refused(
+    scripted_service, program
+):
+    how = "--url", scripted_service.url, "--key", "a-key"
+    refusal = {"error": {"type": "NotFoundError", "message": "there is no delivery evt_2"}}
+    for more, told in (((), "Delivery evt_1 is made once more.\n"), (("--json",), None)):
+        scripted_service.answers[:] = [{"id": "evt_1"}, refusal]
+        ended = program("webhook", "retry", "evt_1", "evt_2", *more, *how)
+        assert ended.returncode == 1
+        assert "there is no delivery evt_2" in ended.stderr
+        if told is None:
+            assert json.loads(ended.stdout) == [{"id": "evt_1"}]
+        else:
+            assert ended.stdout == told
 
 
 def test_approvals_are_watched_as_lines_of_json(scripted_service):

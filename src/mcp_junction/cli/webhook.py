@@ -28,9 +28,15 @@ def run(argv: list[str]) -> int:
 
 
 def _retry(args: argparse.Namespace, remote: ServiceClient) -> int:
-    done = [remote.post(path_to(WEBHOOK, one, "retry")) for one in args.ids]
-    lines = (f"Delivery {printable(one)} is made once more." for one in args.ids)
-    return print_message(args, done, *lines)
+    done: list[Any] = []
+    try:
+        done.extend(remote.post(path_to(WEBHOOK, one, "retry")) for one in args.ids)
+    finally:  # when a later one is refused, these are made once more all the same
+        if done:
+            some = args.ids[: len(done)]
+            lines = (f"Delivery {printable(one)} is made once more." for one in some)
+            print_message(args, done, *lines)
+    return 0
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
