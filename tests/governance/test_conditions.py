@@ -168,6 +168,18 @@ async def test_conditions_that_nobody_uses_are_forgotten(monkeypatch):
     assert again.source == "args.n == 000"
 
 
+async def test_a_condition_that_two_ask_for_at_once_stays_while_one_of_them_holds_it(monkeypatch):
+    """Else grants in force would hold one that nobody finds, when their set is made again."""
+    monkeypatch.setattr(condition_compiler, "RECENT", 0)
+    made = ConditionCompiler()
+    for kept in range(2):
+        both = await asyncio.gather(*(made.compile_all(["args.n == 1"]) for _ in range(2)))
+        (held,) = both.pop(kept)
+        both.clear()
+        assert made.compiled.get("args.n == 1") is held
+        del held
+
+
 async def test_grants_in_force_keep_their_conditions(opened, monkeypatch):
     """Also where many come at once, and when another grant of the agent changes later."""
     monkeypatch.setattr(condition_compiler, "RECENT", 20)

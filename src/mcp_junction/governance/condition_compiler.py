@@ -90,12 +90,14 @@ class ConditionCompiler:
         return True
 
     def _compile(self, source: str, usable: list[GrantCondition]) -> None:
-        try:
-            made = self.compiled[source] = GrantCondition(source)
-        except ConditionError as error:
-            self._refuse(source, error)
-        else:
-            self._keep(made, usable)
+        made = self.compiled.get(source)
+        if made is None:  # else another has asked for it meanwhile, and grants may hold that one
+            try:
+                made = self.compiled[source] = GrantCondition(source)
+            except ConditionError as error:
+                self._refuse(source, error)
+                return
+        self._keep(made, usable)
 
     def _keep(self, condition: GrantCondition, usable: list[GrantCondition]) -> None:
         """Add a condition to what is returned, and keep it for those that ask for it next."""
