@@ -123,5 +123,6 @@ class JudgedWorld(World):
         target: Address = address(method, members)
         call = Call(session, self.snapshot, method, target, members, session)
         presented = read_token(token) if token is not None else None
-        call.carried = Carried(token=presented, **carried)
+        if presented is not None or carried:  # else it takes the short ways, as nearly all calls
+            call.carried = Carried(token=presented, **carried)
         return call
