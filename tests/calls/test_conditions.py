@@ -1,6 +1,8 @@
 """Conditions on the path of a call: what is judged is what is sent, or nothing is sent."""
 
+import gc
 import json
+from weakref import WeakValueDictionary
 
 import pytest
 from msgspec import Raw
@@ -100,6 +102,19 @@ async def test_a_call_denied_at_once_is_told_the_same_as_one_denied_by_all_grant
     assert body(again) == body(first)
     twice = b'{"name":"one:echo","arguments":{"path":"/srv/public/a","path":"/etc"}}'
     assert "twice" in fails_with(await world.run(world.ask_raw(twice)), INVALID_PARAMS)
+
+
+async def test_calls_of_before_hold_no_condition_that_has_changed_since():
+    compiled = WeakValueDictionary()
+    world = JudgedWorld(FakeUpstream("one", ("echo", "read_file")), conditions=compiled)
+    for tool in ("echo", "read_file"):
+        held = compiled[tool] = GrantCondition(f'args.path == "/{tool}"')
+        world.give(grant(tool, when=tool))
+        del held
+        call = world.ask(f"one:{tool}", arguments={"path": f"/{tool}"})
+        assert (await world.run(call)).kind is OutcomeKind.RESULT
+    gc.collect()
+    assert list(compiled) == ["read_file"]
 
 
 async def test_arguments_with_two_readings_are_refused_as_wrong_not_as_denied():

@@ -122,6 +122,7 @@ class Authorizer:
         self._decided_by = 0, 0
         self._judged: dict[tuple[int, int], _ConditionByRoute] = {}
         """The same where a condition has to be met by each call."""
+        self._judged_by = 0, 0
 
     def decide(
         self, call: Call, route: Route, kind: ListKind, arguments: Arguments | None = None
@@ -230,10 +231,11 @@ class Authorizer:
         covering = grants.matching(target.kind, target.server_id, target.name)
         if condition is None or len(covering) != 1 or grants.agent_id != decision.agent_id:
             return
-        if len(self._judged) >= _MAX_DECIDED:
-            self._judged.clear()
-        until = FOREVER if grant.expires_at is None else grant.expires_at
         by = call.policy_version, self._facts.settings.generation
+        if by != self._judged_by or len(self._judged) >= _MAX_DECIDED:
+            self._judged.clear()  # each holds all grants of its agent, as they were
+            self._judged_by = by
+        until = FOREVER if grant.expires_at is None else grant.expires_at
         kind, made_of = call.address.kind, (principal, route)
         decided = _DecisionByRoute(*by, now, until, kind, facts, decision, made_of)
         self._judged[id(principal), id(route)] = _ConditionByRoute(decided, condition, grants)
