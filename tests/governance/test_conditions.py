@@ -196,6 +196,35 @@ async def test_grants_in_force_keep_their_conditions(opened, monkeypatch):
     assert here.policy.decide(who, None, READ, time.time(), call=asked).allowed
 
 
+async def test_what_is_compiled_late_waits_for_as_long_as_no_child_can_be_started(
+    opened, monkeypatch, caplog
+):
+    """It is tried for one agent each time, and all others wait, too, whatever ends the attempt."""
+    failure = OSError(24, "Too many open files")
+    asked = []
+
+    def fail(sources):
+        asked.append(sources)
+        raise failure
+
+    process = await opened()
+    agents = [f"a{n}" for n in range(3)]
+    for n, agent in enumerate(agents):
+        await give(process.store, grant_of(agent, when=f"args.n == {n}"), Tokens(agent))
+    with monkeypatch.context() as broken:
+        broken.setattr(condition_compiler, "_try_in_child", fail)
+        await process.poll()
+        asked.clear()
+        await process.sync._compile_late()
+        assert len(asked) == 1
+        assert "conditions of 3 agents cannot be compiled now" in caplog.text
+        failure = ValueError("another")
+        with pytest.raises(ValueError, match="another"):
+            await process.sync._compile_late()
+    await process.sync._compile_late()
+    assert all(process.allows(b'{"n": %d}' % n, agent) for n, agent in enumerate(agents))
+
+
 async def test_a_child_that_cannot_be_started_holds_up_no_revocation(opened, monkeypatch):
     """Its conditions are compiled as soon as one can be started."""
 

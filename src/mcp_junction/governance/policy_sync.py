@@ -194,21 +194,25 @@ class PolicySync:
     async def _compile_late(self) -> None:
         """Compile what could not be compiled in time, and take it into force."""
         agents, self._uncompiled = self._uncompiled, set()
-        for agent_id in agents:
-            grants = self._policy.of(agent_id)
-            try:
-                held = await self.conditions.compile_all(grant.when for grant in grants.grants)
-            except OSError as error:  # too many files are open, say
-                log.error("the conditions of %s cannot be compiled now: %s", agent_id, error)
-                self._uncompiled.add(agent_id)
-                continue
-            if self._policy.of(agent_id) is grants:
-                before = self._shown(agent_id)
-                tokens = [t for some in self._policy.tokens_of(agent_id).values() for t in some]
-                now, kind = self._wall_clock(), grants.agent_type
-                self._policy.put(agent_id, grants.grants, tokens, now, kind)
-                self._tell([AgentChange(agent_id, before)])
-            del held  # the grants in force hold them now
+        try:
+            for agent_id in list(agents):
+                await self._compile_agent(agent_id)
+                agents.discard(agent_id)
+        except OSError as error:  # too many files are open, say: no other can be compiled, either
+            log.error("the conditions of %d agents cannot be compiled now: %s", len(agents), error)
+        finally:
+            self._uncompiled |= agents
+
+    async def _compile_agent(self, agent_id: str) -> None:
+        grants = self._policy.of(agent_id)
+        held = await self.conditions.compile_all(grant.when for grant in grants.grants)
+        if self._policy.of(agent_id) is grants:
+            before = self._shown(agent_id)
+            tokens = [t for some in self._policy.tokens_of(agent_id).values() for t in some]
+            now, kind = self._wall_clock(), grants.agent_type
+            self._policy.put(agent_id, grants.grants, tokens, now, kind)
+            self._tell([AgentChange(agent_id, before)])
+        del held  # the grants in force hold them now
 
     def _put(self, found: Mapping[str, AgentPolicy], now: float) -> None:
         changes = []
