@@ -231,6 +231,29 @@ async def test_a_resumed_stream_that_is_lost_again_waits_for_its_client(gateway)
     assert answer.message["id"] == 4
 
 
+async def test_an_answer_that_a_lost_client_has_not_taken_waits_for_it(gateway):
+    """It does not read, so that the answer is not written yet when its connection is lost."""
+    client = await gateway.front(listens=False)
+    wire = await begun(gateway, client, call("hold", 4))
+    await wire.response()
+    await wire.event()
+    progress = await wire.event()
+    _, stream = kept_stream(gateway)
+    stream._send.__self__._connection.pause_writing()
+    await client.told("p.release")
+    async with asyncio.timeout(BOUND):
+        while not stream.ended:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+        wire.reset()
+        while stream.is_attached:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0)
+    for _ in range(3):
+        gateway.service._registry.sweep()
+    again = await resumed(gateway, client, progress.id)
+    *_, answer = await again.rest()
+    assert answer.message["id"] == 4
+
+
 async def test_a_question_asked_while_the_client_was_away_waits_for_it(gateway):
     client = await gateway.front(listens=False, capabilities=EVERYTHING)
     wire = await begun(gateway, client, call("ask", 4, method="roots/list"))

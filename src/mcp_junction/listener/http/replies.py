@@ -103,10 +103,9 @@ class HttpReply(msgspec.Struct, eq=False):
             self._send, after=0, prime=is_primed, headers=self._correlation()
         )
         if session is not None and exchange is not None:
+            exchange.when_left = partial(stream.release, ended)
             if exchange.is_gone:
                 stream.release(ended)
-            elif not stream.ended:
-                exchange.when_gone = partial(stream.release, ended)
         return ended
 
     def end(self, frame: bytes) -> Coroutine[Any, Any, None] | None:
@@ -149,7 +148,7 @@ class HttpReply(msgspec.Struct, eq=False):
         assert stream is not None
         assert self._attaching is not None
         if self._exchange is not None:
-            self._exchange.when_gone = None  # the end of the response is not that of its client
+            self._exchange.when_gone = None  # the call that it would cancel has ended
         for answer in answers:
             stream.send(answer)
         stream.end()
