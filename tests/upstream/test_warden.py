@@ -158,6 +158,30 @@ async def test_a_head_start_without_descriptors_is_made_up_for_later(monkeypatch
         await made.close()
 
 
+async def test_a_warden_that_does_not_take_its_orders_is_dismissed(monkeypatch):
+    """It may have half of an order, and would take the next one for the rest of that."""
+    before = os.listdir("/proc/self/fd")
+    process, count = start_warden(), iter(range(3))
+    send = WardenProcess.send
+
+    def stall(self, message, fds=()):
+        if next(count):
+            raise TimeoutError("timed out")
+        send(self, message, fds)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(WardenProcess, "send", stall)
+        servers = tuple(map(running, ("one", "two", "three")))
+        assert head_start(Config("x", servers, DEFAULTS, "identity", {}), {}, process) is None
+    assert next(count) == 2
+    assert process.process.returncode is not None
+    assert sorted(os.listdir("/proc/self/fd")) == sorted(before)
+    async with opened() as warden, asyncio.timeout(BOUND):
+        _, pipes = await warden.start(running("one"), {})
+        assert await read_line(pipes.stdout) == b"1\n"
+        pipes.close()
+
+
 @pytest.mark.parametrize("taken", range(3))
 async def test_a_start_that_is_cancelled_while_its_pipes_are_taken_closes_them(taken, monkeypatch):
     loop = asyncio.get_running_loop()

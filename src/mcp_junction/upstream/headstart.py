@@ -9,6 +9,7 @@ the head start; a test checks that.
 from __future__ import annotations
 
 import array
+import errno
 import marshal
 import os
 import socket
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); import warden_main; warden_main.main()"
 _HERE = os.path.dirname(__file__)
 _SEND_TIMEOUT = 5.0
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS)
+"""What the system reports for want of descriptors: nothing was sent then."""
 _DUMPABLE = "JUNCTION_DUMPABLE"
 
 
@@ -59,7 +62,7 @@ class WardenProcess(NamedTuple):
         self.sock.sendall(data[sent:])
 
     def dismiss(self) -> None:
-        """End a warden that has no children."""
+        """End a warden, and what it has started, which ends with it."""
         self.sock.close()
         self.process.kill()
         self.process.wait()
@@ -128,7 +131,8 @@ def head_start(
 ) -> Headstart | None:
     """Start every stdio server of a config; one that cannot be started is tried again later.
 
-    The error is reported then. A warden that has nothing to do is dismissed.
+    The error is reported then. A warden that has nothing to do, or that does not take its orders,
+    is dismissed.
     """
     # Not imported above, so that the warden starts before the modules for configs are imported.
     from mcp_junction.upstream.child_env import child_env
@@ -145,7 +149,14 @@ def head_start(
         env = child_env(definition, environ, config.identity, inherit=inherit)
         try:
             pipes = start_program(number, definition, env, warden.send)
-        except (ServerError, OSError):
+        except ServerError:
             continue
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                continue
+            for _, others in started.values():
+                others.close()
+            warden.dismiss()  # it has ended, or may have half of an order
+            return None
         started[definition.key] = (number, pipes)
     return Headstart(warden, started)
