@@ -89,6 +89,40 @@ def test_nobody_is_left_behind_when_the_service_ends(loop, count):
     run(loop, main())
 
 
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_server_ends_when_its_responses_are_sent(loop):
+    """One is not made yet when it is told to end, and its client takes it slowly."""
+    body = b"x" * (32 << 20)
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        begun.set()
+        await goes_on.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def main() -> None:
+        tasks = TaskScope("test")
+        server = HttpServer(app, "127.0.0.1", 0, protocol_for(tasks, 1000))
+        serving = asyncio.ensure_future(server.serve())
+        _, port = await server.wait_until_started(serving)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await begun.wait()
+        server.stop()
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            assert not serving.done()
+            goes_on.set()
+        async with asyncio.timeout(BOUND):
+            assert body in await reader.read()
+            await serving
+        writer.close()
+        await tasks.close()
+
+    run(loop, main())
+
+
 def ends(client: socket.socket) -> None:
     """Wait until the other side has closed the connection, if there ever was one."""
     try:
