@@ -6,7 +6,8 @@ from weakref import WeakValueDictionary
 
 import pytest
 from msgspec import Raw
-from tests.calls.judged_world import ADMIN, AGENT, JudgedWorld, grant
+from msgspec.structs import replace
+from tests.calls.judged_world import ADMIN, AGENT, NOW, JudgedWorld, grant
 from tests.calls.test_fallback import REFUSED, FallbackWorld, agent, setting
 from tests.calls.test_judge import fails_with
 from tests.calls.world import body
@@ -16,6 +17,8 @@ from mcp_junction.calls.methods import address
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.policy.conditions import GrantCondition
 from mcp_junction.policy.grants import Grant
+from mcp_junction.policy.risk import RiskLevel
+from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.protocol.versions import DENIED, INVALID_PARAMS
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream.outcome import OutcomeKind
@@ -102,6 +105,38 @@ async def test_a_call_denied_at_once_is_told_the_same_as_one_denied_by_all_grant
     assert body(again) == body(first)
     twice = b'{"name":"one:echo","arguments":{"path":"/srv/public/a","path":"/etc"}}'
     assert "twice" in fails_with(await world.run(world.ask_raw(twice)), INVALID_PARAMS)
+
+
+async def test_a_call_like_one_that_passed_is_denied_when_the_grant_has_ended():
+    world = make(given := grant("echo", when=PUBLIC, expires_at=NOW + 10))
+    passing = {"arguments": OPEN}
+    for _ in range(2):
+        assert (await world.run(world.ask(**passing))).kind is OutcomeKind.RESULT
+    world.time = NOW + 10
+    assert (await world.run(world.ask(**passing))).kind is not OutcomeKind.RESULT
+    world.time = NOW
+    assert (await world.run(world.ask(**passing))).kind is OutcomeKind.RESULT
+    world.give(replace(given, when='args.path == "/"'))
+    message = fails_with(await world.run(world.ask(**passing)), DENIED)
+    assert "does not meet the condition" in message  # not that it was revoked meanwhile
+    world.give()
+    assert (await world.run(world.ask(**passing))).kind is not OutcomeKind.RESULT
+
+
+async def test_a_call_like_one_that_passed_needs_a_token_when_the_tool_has_become_risky():
+    world = make(grant("echo", when=PUBLIC))
+    assert (await world.run(world.ask(arguments=OPEN))).kind is OutcomeKind.RESULT
+    world.facts.settings.put(ToolSetting("id-one", "echo", risk=RiskLevel.HIGH))
+    assert (await world.run(world.ask(arguments=OPEN))).kind is not OutcomeKind.RESULT
+
+
+async def test_a_call_that_fails_the_condition_of_one_grant_may_pass_by_another():
+    either = grant("echo", when=PUBLIC), grant("ech*", when='args.path == "/etc"')
+    world = make(*either)
+    for path in ("/srv/public/a", "/etc") * 2:
+        asked = world.ask(arguments={"path": path})
+        assert (await world.run(asked)).kind is OutcomeKind.RESULT
+    fails_with(await world.run(world.ask(arguments={"path": "/"})), DENIED)
 
 
 async def test_calls_of_before_hold_no_condition_that_has_changed_since():
