@@ -94,8 +94,20 @@ async def cpu_of_loads(lab: Lab, loads: Loads) -> Taken:
     return taken
 
 
+async def settle(target: Target, seconds: float = 1.0) -> None:
+    """Wait until a program has used hardly any CPU for so long.
+
+    Then it has done what it does behind its first calls: tools are classified, say.
+    """
+    while True:
+        before = target.cpu()
+        await asyncio.sleep(seconds)
+        if target.cpu() - before < seconds / 10:
+            return
+
+
 async def cpu_over_lives(lab: Lab, begin: Callable[[], Awaitable[Loads]]) -> Taken:
-    """The same, with all programs started anew several times.
+    """The same, with all programs started anew several times, each measured once it has settled.
 
     Two processes of one program differ by up to a tenth for as long as they live, so one life says
     little.
@@ -110,6 +122,8 @@ async def cpu_over_lives(lab: Lab, begin: Callable[[], Awaitable[Loads]]) -> Tak
             loads = await begin()
         finally:
             del os.environ["PYTHONHASHSEED"]
+        for target in {id(target): target for target, _ in loads.values()}.values():
+            await settle(target)
         await _rounds(rounds, loads, taken)
         for target in {id(target): target for target, _ in loads.values()}.values():
             await target.end()

@@ -17,7 +17,7 @@ from budgets import AtMost, Figure
 from cases.audit import postgres, schema_url
 from cases.platform import SEARCH, STATE, Rest, listens
 from client import HttpSession, McpError
-from measure import echo
+from measure import echo, settle
 from registry import case
 from targets import HttpTarget, Lab, Servers
 
@@ -150,7 +150,7 @@ async def _search_many(lab: Lab, store: str | None = None) -> list[Figure]:
     target, words, meaning = await _begin(lab, TOOLS, count, store)
     rest, calls = Rest(target), lab.calls(400)
     await _searches(rest, 20, count * TOOLS)
-    await _settle(target)
+    await settle(target, SETTLED)
     while store is not None and not await _is_indexed(store):  # noqa: ASYNC110 - nobody announces it
         await asyncio.sleep(1)
     every = await _searches(rest, calls, count * TOOLS)
@@ -209,16 +209,6 @@ async def _wait_until_found(
     meaning = time.perf_counter() - known
     rest.close()
     return words, meaning
-
-
-async def _settle(target: HttpTarget) -> None:
-    """Wait until it has nothing left to do behind the searches: the skills of all tools are read,
-    and some are suggested."""
-    while True:
-        before = target.cpu()
-        await asyncio.sleep(SETTLED)
-        if target.cpu() - before < SETTLED / 10:
-            return
 
 
 async def _reach(rest: Rest, is_so: Callable[[dict], bool]) -> None:
