@@ -9,7 +9,7 @@ import time
 from typing import Any, Final
 
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import make_table, print_json, print_message, print_table, printable
+from mcp_junction.cli.printing import do_each, make_table, print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
 from mcp_junction.cli.values import format_moment, name_target
 
@@ -59,11 +59,15 @@ def _row(one: dict[str, Any]) -> tuple[Any, ...]:
 
 def _decide(args: argparse.Namespace, remote: ServiceClient) -> int:
     body = {"note": args.note} if args.note else None
-    done = [remote.post(path_to(APPROVALS, one, args.action), body) for one in args.ids]
-    return print_message(args, done, *map(_describe_decision, done))
+    return do_each(
+        args,
+        args.ids,
+        lambda one: remote.post(path_to(APPROVALS, one, args.action), body),
+        _describe_decision,
+    )
 
 
-def _describe_decision(one: dict[str, Any]) -> str:
+def _describe_decision(_: str, one: dict[str, Any]) -> str:
     what = printable(f"{one['agent_id']} calls {name_target(one)}")
     then = " The same call passes once now." if one["state"] == "approved" else ""
     return f"{one['id']}: {one['state']}: {what}.{then}"

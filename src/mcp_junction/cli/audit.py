@@ -29,6 +29,7 @@ from mcp_junction.telemetry.events import OutcomeName
 _PAGE = 1_000
 _FOLLOW = 0.5
 _LATE = 60.0
+_MAX_DIGITS = 9
 _FILTERS = {
     "agent": "done in the name of this agent",
     "actor": "done by this principal",
@@ -104,7 +105,7 @@ def _add_filters(action: argparse.ArgumentParser) -> None:
 
 
 def _read_count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise argparse.ArgumentTypeError(f"{text!r} is no number of rows")
     return int(text)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_message, print_table, printable
+from mcp_junction.cli.printing import do_each, print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options, path_to, run_action
 from mcp_junction.cli.values import (
     format_moment,
@@ -212,7 +212,7 @@ def _print_given(
         why = _explain_token(one, tools)
         if why and one["token"]:
             print(f"  {printable(why)}")
-            _print_token(one)
+            print(_describe_token(one), flush=True)
 
 
 def _explain_token(grant: dict[str, Any], tools: list[dict[str, Any]]) -> str:
@@ -255,24 +255,29 @@ def _read_kinds(text: str) -> list[str]:
 
 
 def _renew(args: argparse.Namespace, remote: ServiceClient) -> int:
-    made = [remote.post(path_to(POLICIES, one, "token")) for one in _find_ids(args, remote)]
-    if args.json:
-        print_json(made)
-        return 0
-    for one in made:
-        print(f"Grant {one['id'][:_SHORT]} has a new token.")
-        _print_token(one)
-    return 0
+    return do_each(
+        args,
+        _find_ids(args, remote),
+        lambda one: remote.post(path_to(POLICIES, one, "token")),
+        lambda one, grant: f"Grant {one[:_SHORT]} has a new token.\n{_describe_token(grant)}",
+    )
 
 
 def _revoke(args: argparse.Namespace, remote: ServiceClient) -> int:
-    ids = _find_ids(args, remote)
     part = ["token"] if args.token_only else []
     what, verb = ("The tokens of grant", "are") if args.token_only else ("Grant", "is")
-    for one in ids:
+
+    def revoke(one: str) -> str:
         remote.delete(path_to(POLICIES, one, *part))
-    lines = (f"{what} {one[:_SHORT]} {verb} revoked." for one in ids)
-    return print_message(args, {"revoked": ids}, *lines)
+        return one
+
+    return do_each(
+        args,
+        _find_ids(args, remote),
+        revoke,
+        lambda one, _: f"{what} {one[:_SHORT]} {verb} revoked.",
+        "revoked",
+    )
 
 
 def _find_ids(args: argparse.Namespace, remote: ServiceClient) -> list[str]:
@@ -288,17 +293,17 @@ def _find_ids(args: argparse.Namespace, remote: ServiceClient) -> list[str]:
     return found
 
 
-def _print_token(one: dict[str, Any]) -> None:
-    """Print the token of a grant, and how it is used."""
-    if not one["token"]:
-        return
-    print(f"  token, shown this once: {one['token']}")
+def _describe_token(one: dict[str, Any]) -> str:
+    """Show the token of a grant, and say how it is used."""
     until = f"until {format_moment(one['token_expires_at'])} UTC"
     if one["token_mode"] == "window":
         words = f"High-risk tools pass {until}; calls need not carry it."
     else:
         words = f"A high-risk call carries it, {until}: {_HOW}."
-    print(f"  {words} Then: mcp-junction grants renew {one['id'][:_SHORT]}", flush=True)
+    return (
+        f"  token, shown this once: {one['token']}\n"
+        f"  {words} Then: mcp-junction grants renew {one['id'][:_SHORT]}"
+    )
 
 
 _ACTIONS: Final = {"list": _list, "add": _add, "renew": _renew, "revoke": _revoke}

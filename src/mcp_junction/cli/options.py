@@ -34,6 +34,7 @@ _SETTINGS = (
 )
 
 _MAX_PORT = 65_535
+_MAX_DIGITS = 5
 
 
 class Parser(argparse.ArgumentParser):
@@ -148,7 +149,8 @@ def add_service_options(options: argparse.ArgumentParser) -> None:
 
 def read_port(text: str) -> int:
     """Read a port of an option; the socket would take one that is too large for another."""
-    if not (text.isascii() and text.isdigit() and int(text) <= _MAX_PORT):
+    is_short = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if not is_short or int(text) > _MAX_PORT:
         raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to {_MAX_PORT}")
     return int(text)
 

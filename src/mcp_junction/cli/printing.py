@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -44,6 +44,28 @@ def print_message(args: argparse.Namespace, value: Any, *lines: str) -> int:
         print_json(value)
     else:
         print(*lines, sep="\n")
+    return 0
+
+
+def do_each(
+    args: argparse.Namespace,
+    ids: Sequence[str],
+    act: Callable[[str], Any],
+    describe: Callable[[str, Any], str],
+    member: str = "",
+) -> int:
+    """Do something to each of several things, one after the other, and print what was done.
+
+    That is printed also when a later one is refused: who runs the command again must not do the
+    others twice. With ``--json`` the results are printed, as a ``member`` of an object or alone.
+    """
+    done: list[Any] = []
+    try:
+        done.extend(map(act, ids))
+    finally:
+        if done:
+            lines = map(describe, ids, done)
+            print_message(args, {member: done} if member else done, *lines)
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any, Final
 
 from mcp_junction.cli.options import make_parser
-from mcp_junction.cli.printing import print_json, print_message, print_table, printable
+from mcp_junction.cli.printing import do_each, print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
 from mcp_junction.cli.values import format_moment
 
@@ -28,15 +28,12 @@ def run(argv: list[str]) -> int:
 
 
 def _retry(args: argparse.Namespace, remote: ServiceClient) -> int:
-    done: list[Any] = []
-    try:
-        done.extend(remote.post(path_to(WEBHOOK, one, "retry")) for one in args.ids)
-    finally:  # when a later one is refused, these are made once more all the same
-        if done:
-            some = args.ids[: len(done)]
-            lines = (f"Delivery {printable(one)} is made once more." for one in some)
-            print_message(args, done, *lines)
-    return 0
+    return do_each(
+        args,
+        args.ids,
+        lambda one: remote.post(path_to(WEBHOOK, one, "retry")),
+        lambda one, _: f"Delivery {printable(one)} is made once more.",
+    )
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
