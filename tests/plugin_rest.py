@@ -221,9 +221,9 @@ async def serve_api(
     if not has_worker:
         registry.skills.classifier.set_model(InProcessModel())
     ring = await KeyRing.open(store)
-    if config.door is not None and governance.door_grants is not None:
+    if config.door is not None and governance.claim_grants is not None:
         issuer, revoked = IssuerKeys(config.door), store.revoked_subjects
-        ring.tokens = AccessTokens(config.door, issuer, revoked, governance.door_grants.admit)
+        ring.tokens = AccessTokens(config.door, issuer, revoked, governance.claim_grants.admit)
     keys = {role: (await ring.create(Role(role), f"the-{role}", "test"))[1] for role in only}
     context = SharedContext(junction, registry, bus, store, ring, credentials, opener.vault)
     if has_vectors:

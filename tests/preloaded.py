@@ -40,7 +40,7 @@ LOADED = (
     "mcp_junction.cli.tools",
     "mcp_junction.demo.wire",
     "mcp_junction.registry.reload",
-    "mcp_junction.search.finder",
+    "mcp_junction.search.index_updater",
     "mcp_junction.service",
     "mcp_junction.store.sqlite",
     "mcp_junction.upstream.http.link",

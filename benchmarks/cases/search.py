@@ -19,7 +19,7 @@ from msgspec import Raw
 from budgets import AtMost, Figure
 from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.finder import Finder, Offers
+from mcp_junction.search.index_updater import IndexUpdater, Offers
 from mcp_junction.tasks import TaskScope
 from registry import case
 from targets import Lab
@@ -42,16 +42,16 @@ async def search_10k(lab: Lab) -> list[Figure]:
     """Keyword search over 10,000 tools of 100 servers."""
     offers, queries = real() if "TOOLSEARCH" in os.environ else made_up()
     tasks = TaskScope("search")
-    finder = Finder(tasks)
+    updater = IndexUpdater(tasks)
     began = time.process_time()
-    finder.follow(offers)
-    while not finder.is_current:  # noqa: ASYNC110 - a busy loop would be left to others
+    updater.follow(offers)
+    while not updater.is_current:  # noqa: ASYNC110 - a busy loop would be left to others
         await asyncio.sleep(0.01)
     indexed = time.process_time() - began
     some = set(list(offers)[::SHARE])
-    every = taken(finder, queries, lambda pair: True)
-    few = taken(finder, queries, lambda pair: pair.server in some)
-    note = f"{len(finder.index):,} tools, {len(queries)} queries"
+    every = taken(updater, queries, lambda pair: True)
+    few = taken(updater, queries, lambda pair: pair.server in some)
+    note = f"{len(updater.index):,} tools, {len(queries)} queries"
     return [
         Figure("CPU of a search, p50", share(every, 0.5), "ms", note=note),
         Figure("CPU of a search, p95", share(every, 0.95), "ms", note=note),
@@ -62,12 +62,12 @@ async def search_10k(lab: Lab) -> list[Figure]:
     ]
 
 
-def taken(finder: Finder, queries: list[str], admits: Any) -> list[float]:
+def taken(updater: IndexUpdater, queries: list[str], admits: Any) -> list[float]:
     """Milliseconds of CPU for each query."""
     times = []
     for query in queries:
         began = time.thread_time()
-        finder.index.search(query, LIMIT, admits)
+        updater.index.search(query, LIMIT, admits)
         times.append((time.thread_time() - began) * 1000)
     return sorted(times)
 

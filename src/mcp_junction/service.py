@@ -363,10 +363,10 @@ class Service:
         if not expired and tokens.grantees == before:
             return
         governance = self._junction.governance
-        if governance is not None and governance.door_grants is not None:
+        if governance is not None and governance.claim_grants is not None:
             in_use = {one.principal.grantee for one in self._junction.clients.sessions}
             in_use |= {call.caller.principal.grantee for call in self.running_calls()}
-            governance.door_grants.forget_others(in_use | tokens.grantees)
+            governance.claim_grants.forget_others(in_use | tokens.grantees)
 
     def _is_revoked(self, bearer: TicketOwner) -> bool:
         return not self._is_allowed(Principal(bearer.principal, Role(bearer.role)))

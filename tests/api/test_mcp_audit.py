@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from tests.api.scope_door import Hiding
 
-from mcp_junction.api.routes import write_cursor
+from mcp_junction.api.conventions import write_cursor
 from mcp_junction.protocol.names import Pair
 
 pytestmark = pytest.mark.req("REQ-MCP-OBS-002")

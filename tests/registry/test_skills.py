@@ -41,7 +41,10 @@ async def classified(running):
         while True:
             await work.wait_until_done()
             tools = await running.store.tools.all()
-            if all(one.is_classified for one in tools) and not await running.store.skills.behind():
+            if (
+                all(one.is_classified for one in tools)
+                and not await running.store.skills.needing_vector()
+            ):
                 return tools
             await asyncio.sleep(0.02)
 

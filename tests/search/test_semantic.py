@@ -8,7 +8,7 @@ from tests.search.tools import tool
 
 from mcp_junction.errors import ModelUnavailable, StoreUnavailable
 from mcp_junction.protocol.names import Pair
-from mcp_junction.search.finder import Finder
+from mcp_junction.search.index_updater import IndexUpdater
 from mcp_junction.search.ranker_cache import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
 from mcp_junction.search.semantic import WARM_FROM, SemanticIndex
 from mcp_junction.search.vectors import HIERARCHICAL, SEMANTIC, MemoryCache, SkillGroup
@@ -49,16 +49,16 @@ class World:
     def __init__(self, tasks, process, cache, **more):
         self.process = process
         self.vectors = SemanticIndex(tasks, process, cache, retry=0.01, **more)
-        self.finder = Finder(tasks, self.vectors)
+        self.updater = IndexUpdater(tasks, self.vectors)
 
     async def follow(self, offers, titles=None):
-        self.finder.follow(offers, titles)
+        self.updater.follow(offers, titles)
         async with asyncio.timeout(BOUND):
-            await self.finder.wait_until_current()
+            await self.updater.wait_until_current()
             await self.vectors.wait_until_embedded()
 
     def request(self, query, admits=lambda pair: True, strategy="hybrid", skills=None):
-        index = self.finder.index
+        index = self.updater.index
         mask = index.mask_of(
             pair for n in range(index.size) if (pair := index.pair(n)) and admits(pair)
         )
@@ -69,7 +69,7 @@ class World:
         ranked = await self.vectors.rank(self.request(query, *admits, **more))
         if ranked is None:
             return None
-        return [".".join(self.finder.index.pair(one.number)) for one in ranked.tools]
+        return [".".join(self.updater.index.pair(one.number)) for one in ranked.tools]
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ async def test_a_tool_is_found_by_what_it_means_without_any_of_its_words(world):
     await here.follow({"mail": MAIL, "sky": SKY})
     assert (await here.find("write a letter to a friend"))[0] == "mail.send_email"
     assert (await here.find("weather"))[0] == "sky.forecast"
-    assert here.finder.index.search("weather", 5, lambda pair: True) == []
+    assert here.updater.index.search("weather", 5, lambda pair: True) == []
 
 
 @pytest.mark.req("Q-2")
@@ -143,7 +143,7 @@ async def test_what_is_not_admitted_has_no_influence_on_any_score(world):
 
     def scores(where, ranked):
         return {
-            where.finder.index.pair(t.number): pytest.approx(t.score, 1e-5) for t in ranked.tools
+            where.updater.index.pair(t.number): pytest.approx(t.score, 1e-5) for t in ranked.tools
         }
 
     query = "rain message"
@@ -157,7 +157,7 @@ async def test_the_process_scores_words_as_the_index_does(world):
     offers = {f"s{n}": (tool(f"t{n}", "rain message " * (n % 3 + 1), "wind"),) for n in range(30)}
     await here.follow(offers)
     await here.follow({**offers, "s3": (), "s4": (tool("t4", "rain and snow"),)})
-    index, query = here.finder.index, "snow rain penguin message"
+    index, query = here.updater.index, "snow rain penguin message"
     for some in (range(0, 30, 2), range(30)):
         shown = {f"s{n}" for n in some}
         request = here.request(query, lambda pair, shown=shown: pair.server in shown)
@@ -191,15 +191,15 @@ async def test_entries_that_were_taken_out_of_the_index_are_not_held_any_longer(
         {"sky": SKY, "post": (tool("stamp", "Price of a letter"), tool("rain_gauge"))}
     )
     ranked = await here.vectors.rank(here.request("message rain"))
-    words = [here.finder.index.pair(one.number).name for one in ranked.tools if one.words]
+    words = [here.updater.index.pair(one.number).name for one in ranked.tools if one.words]
     assert sorted(words) == ["forecast", "rain_gauge"]
 
 
 async def test_while_the_model_is_away_words_have_to_do_and_then_vectors_follow(world):
     here = world()
     here.process.error = ModelUnavailable("away")
-    here.finder.follow({"sky": SKY})
-    await here.finder.wait_until_current()
+    here.updater.follow({"sky": SKY})
+    await here.updater.wait_until_current()
     assert await here.find("weather") is None
     assert here.vectors.embedded == 0
     here.process.error = None
@@ -221,8 +221,8 @@ async def test_nothing_stays_in_memory_of_tools_that_leave_while_they_are_embedd
     embed = here.process.embed
 
     async def leave(texts):
-        here.finder.follow({})
-        await here.finder.wait_until_current()
+        here.updater.follow({})
+        await here.updater.wait_until_current()
         return await embed(texts)
 
     here.process.embed = here.vectors._feeds[0].embed = leave
@@ -274,9 +274,9 @@ async def test_a_first_search_goes_by_words_while_the_process_is_started_ahead(w
 
     here.process.rank = slow
     many = tuple(tool(f"tool{n}", "Something else") for n in range(WARM_FROM))
-    here.finder.follow({"sky": SKY, "many": many})
+    here.updater.follow({"sky": SKY, "many": many})
     async with asyncio.timeout(BOUND):
-        await here.finder.wait_until_current()
+        await here.updater.wait_until_current()
         assert await here.find("weather") is None
     started.set()
     await here.follow({"sky": SKY, "many": many})
@@ -318,7 +318,7 @@ async def test_hierarchical_takes_the_best_three_skills_and_the_unclassified(wor
     kinds = ("weather", "mail", "maps", "music", "cooking")
     offers = {kind: (tool(kind, f"Everything about {kind}"),) for kind in kinds}
     await here.follow({**offers, "odd": (tool("odd", "Cooking, and nobody knows what else"),)})
-    index = here.finder.index
+    index = here.updater.index
     skills = [
         SkillGroup(
             kind, f"All about {kind}", array("I", [index.number(Pair(kind, kind))]).tobytes()

@@ -18,7 +18,7 @@ from mcp_junction.search.qdrant import INDEXED, QdrantVectors, point_id
 from mcp_junction.search.semantic import SEARCH_MODEL
 from mcp_junction.search.vectors import MemoryCache, VectorRow
 from mcp_junction.store.database import Query
-from mcp_junction.store.nearness import PgVectors
+from mcp_junction.store.pgvector import PgVectors
 from mcp_junction.store.store import open_store
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
@@ -269,8 +269,8 @@ class Away:
 async def test_while_the_store_is_away_memory_is_searched_and_says_so():
     tasks = TaskScope("test")
     world = World(tasks, InProcessModel(), MemoryCache(), store=Away())
-    world.finder.follow({"sky": SKY})
-    await world.finder.wait_until_current()
+    world.updater.follow({"sky": SKY})
+    await world.updater.wait_until_current()
     async with asyncio.timeout(30):
         while world.vectors.embedded < 2:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.01)

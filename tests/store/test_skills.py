@@ -30,14 +30,14 @@ def said(tool, *skills, embedding=VECTOR, primary=None):
 
 
 async def behind(store):
-    return {skill.id for skill in await store.skills.behind()}
+    return {skill.id for skill in await store.skills.needing_vector()}
 
 
 async def follow(store):
     """Make the vector of every skill that is behind."""
-    for skill in await store.skills.behind():
-        vectors = await store.skills.vectors(skill.id)
-        await store.skills.embed(skill, b"".join(vectors) or b"empty", len(vectors))
+    for skill in await store.skills.needing_vector():
+        vectors = await store.skills.vectors_of_tools(skill.id)
+        await store.skills.save_vector(skill, b"".join(vectors) or b"empty", len(vectors))
 
 
 @pytest.fixture
@@ -185,18 +185,18 @@ async def test_a_removal_marks_the_skills_that_the_servers_tools_had(store):
     await follow(store)
     await store.servers.remove(server_id)
     assert await behind(store) == {"mail"}
-    assert await store.skills.vectors("mail") == [VECTOR]
+    assert await store.skills.vectors_of_tools("mail") == [VECTOR]
 
 
 async def test_what_changes_while_a_vector_is_made_is_not_forgotten(store):
     await store.skills.change("mail", {"description": "Letters"})
-    (read,) = await store.skills.behind()
+    (read,) = await store.skills.needing_vector()
     await store.skills.change("mail", {"description": "Post"})
-    await store.skills.embed(read, b"of letters", 0)
-    (still,) = await store.skills.behind()
+    await store.skills.save_vector(read, b"of letters", 0)
+    (still,) = await store.skills.needing_vector()
     assert still.description == "Post"
-    await store.skills.embed(still, b"of post", 0)
-    await store.skills.embed(read, b"of letters", 0)  # somebody slow
+    await store.skills.save_vector(still, b"of post", 0)
+    await store.skills.save_vector(read, b"of letters", 0)  # somebody slow
     assert (await store.skills.get("mail")).embedding == b"of post"
     assert await behind(store) == set()
 
@@ -213,7 +213,7 @@ async def test_a_removed_skill_leaves_its_tools_to_be_classified_again(store):
     assert send.skill_confidences == {"maps": 0.3}
     assert (await store.tools.get(server_id, "route")).is_classified
     await store.classification.put(server_id, [said(send, "maps")])
-    assert await store.skills.vectors("maps") == [VECTOR, VECTOR]
+    assert await store.skills.vectors_of_tools("maps") == [VECTOR, VECTOR]
 
 
 async def test_nobody_waits_for_each_other_in_a_circle(store):
@@ -260,7 +260,7 @@ async def test_nobody_waits_for_each_other_in_a_circle(store):
 async def test_a_vector_of_before_a_change_is_not_stored(store):
     before = await store.skills.get("maps")
     after = await store.skills.change("maps", {"description": "Roads"})
-    await store.skills.embed(before, b"late", 1)
+    await store.skills.save_vector(before, b"late", 1)
     assert (await store.skills.get("maps")).embedding is None
-    await store.skills.embed(after, b"new", 0)
+    await store.skills.save_vector(after, b"new", 0)
     assert (await store.skills.get("maps")).embedding == b"new"

@@ -123,7 +123,7 @@ def steps_of(store: Store) -> list[Step]:
         lambda: store.tools.mark(one.id, {"a": (("x",), True)}),
         lambda: store.skills.add(skill),
         store.skills.all,
-        store.skills.behind,
+        store.skills.needing_vector,
         lambda: store.classification.pending(("", ""), 10),
         lambda: store.classification.put(one.id, [Classified("t", "h", {"s": 1.0}, "s", b"v")]),
         lambda: store.skills.remove("s"),

@@ -33,6 +33,7 @@ from mcp_junction.api import (
     tools,
 )
 from mcp_junction.api.context import ApiContext
+from mcp_junction.api.conventions import AnyRequest
 from mcp_junction.api.errors import to_answer
 from mcp_junction.api.rights import (
     ANYONE,
@@ -44,7 +45,6 @@ from mcp_junction.api.rights import (
     needs,
     rights_needed,
 )
-from mcp_junction.api.routes import AnyRequest
 from mcp_junction.errors import NotPermitted, RequestError
 from mcp_junction.identity.challenges import make_scope_challenge
 from mcp_junction.listener.http.guard import describe_denial

@@ -12,11 +12,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from mcp_junction.api.errors import errors_of
-from mcp_junction.api.models import format_time
-from mcp_junction.api.requests import Nothing
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     DEFAULT_LIMIT,
     AnyRequest,
     Context,
@@ -30,6 +26,10 @@ from mcp_junction.api.routes import (
     read_model,
     read_time_cursor,
 )
+from mcp_junction.api.errors import errors_of
+from mcp_junction.api.models import format_time
+from mcp_junction.api.requests import Nothing
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.approvals import MAX_NOTE, ApprovalState
 from mcp_junction.policy.principal import Principal, has_right

@@ -13,9 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.models import format_time
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     DEFAULT_LIMIT,
     AnyRequest,
     Context,
@@ -30,6 +28,8 @@ from mcp_junction.api.routes import (
     read_cursor,
     write_cursor,
 )
+from mcp_junction.api.models import format_time
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.eras.tickets import Ticket, TicketOwner
 from mcp_junction.errors import CursorError, RequestStateError
 from mcp_junction.policy.principal import Principal, has_right

@@ -15,11 +15,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from mcp_junction.api.calling import RestOutcome, RestRequest
-from mcp_junction.api.errors import McpError, field_error
-from mcp_junction.api.models import format_time
-from mcp_junction.api.requests import Ref, ToolCall
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     AnyRequest,
     Context,
     caller,
@@ -28,6 +24,10 @@ from mcp_junction.api.routes import (
     read_body,
     to_model,
 )
+from mcp_junction.api.errors import McpError, field_error
+from mcp_junction.api.models import format_time
+from mcp_junction.api.requests import Ref, ToolCall
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.calls.call import Carried
 from mcp_junction.errors import FrameError, RequestError
 from mcp_junction.listener.acceptance import accept_fields, find_carrying

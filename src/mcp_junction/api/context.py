@@ -14,7 +14,7 @@ from mcp_junction.credentials.credentials import Credentials, no_tables
 from mcp_junction.credentials.sign_ins import SignIns
 from mcp_junction.governance.approvals import PAGES, Approvals
 from mcp_junction.governance.policy_admin import PolicyAdministration, token_ttl_of
-from mcp_junction.governance.policy_sync import DoorGrants
+from mcp_junction.governance.policy_sync import ClaimGrants
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.http.approval_pages import ApprovalPages
 from mcp_junction.listener.http.host import HttpHost, Receive, Scope, Send
@@ -153,10 +153,10 @@ class ApiContext:
         return self.junction.governance.policy
 
     @property
-    def door_grants(self) -> DoorGrants | None:
+    def claim_grants(self) -> ClaimGrants | None:
         """What access tokens give, where any are accepted."""
         governance = self.junction.governance
-        return governance.door_grants if governance is not None else None
+        return governance.claim_grants if governance is not None else None
 
     @property
     def server_names(self) -> dict[str, str]:

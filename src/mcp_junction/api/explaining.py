@@ -15,6 +15,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from mcp_junction.api.conventions import (
+    AnyRequest,
+    Context,
+    caller,
+    mcp_error_responses,
+    read_model,
+)
 from mcp_junction.api.policies import check_readable
 from mcp_junction.api.policy_models import (
     ConditionExplained,
@@ -24,13 +31,6 @@ from mcp_junction.api.policy_models import (
     GrantRequest,
 )
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
-    AnyRequest,
-    Context,
-    caller,
-    mcp_error_responses,
-    read_model,
-)
 from mcp_junction.calls.methods import KIND_OF
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.errors import ArgumentsError, NotFound, RequestError
@@ -91,8 +91,8 @@ async def _explain_call(
         if is_agent and told.rule == NO_GRANT:
             told, tool = unknown, None
     conditions = list(told.would_pass_if)
-    if not is_agent and told.rule == NO_GRANT and context.door_grants is not None:
-        conditions += context.door_grants.find_conditions(agent_id, target)
+    if not is_agent and told.rule == NO_GRANT and context.claim_grants is not None:
+        conditions += context.claim_grants.find_conditions(agent_id, target)
     if tool is not None and asked.params is not None:
         conditions += await asyncio.to_thread(_check_params, tool, asked.params)
     return DecisionExplained(

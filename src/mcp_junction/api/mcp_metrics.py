@@ -8,10 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.errors import field_error
-from mcp_junction.api.models import format_time
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     DEFAULT_LIMIT,
     AnyRequest,
     Context,
@@ -27,6 +24,9 @@ from mcp_junction.api.routes import (
     parse_time,
     read_model,
 )
+from mcp_junction.api.errors import field_error
+from mcp_junction.api.models import format_time
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.errors import RequestError
 from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState

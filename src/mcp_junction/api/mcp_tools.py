@@ -9,9 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from mcp_junction.api.requests import Ref
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     DEFAULT_LIMIT,
     AnyRequest,
     Context,
@@ -24,6 +22,8 @@ from mcp_junction.api.routes import (
     page_as_array,
     read_model,
 )
+from mcp_junction.api.requests import Ref
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.errors import NotFound, RequestError

@@ -10,6 +10,17 @@ from typing import Annotated
 
 import msgspec
 
+from mcp_junction.api.conventions import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    caller,
+    mcp_error_responses,
+    page_as_array,
+    read_model,
+)
 from mcp_junction.api.errors import errors_of
 from mcp_junction.api.policy_models import (
     Agent,
@@ -24,17 +35,6 @@ from mcp_junction.api.policy_models import (
 )
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
-    DEFAULT_LIMIT,
-    AnyRequest,
-    Context,
-    Cursor,
-    Limit,
-    caller,
-    mcp_error_responses,
-    page_as_array,
-    read_model,
-)
 from mcp_junction.errors import NotPermitted, RequestError
 from mcp_junction.policy.grants import OWNER_GRANT, Grant
 from mcp_junction.policy.principal import (
@@ -167,7 +167,7 @@ async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> N
 
 def _find_grants(context: Context, agent_id: str | None) -> list[Grant]:
     """Find all grants, or those of one agent: stored ones and the door's."""
-    policy, door = context.live_policy, context.door_grants
+    policy, door = context.live_policy, context.claim_grants
     agents = policy.agents if agent_id is None else [agent_id]
     grants = [grant for agent in agents for grant in policy.of(agent).grants]
     if door is not None:

@@ -7,11 +7,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Raw
 
-from mcp_junction.api.errors import field_error
-from mcp_junction.api.mcp_tools import MCPTool, SchemaDiagnostic, show_tools
-from mcp_junction.api.requests import Ref
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     AnyRequest,
     Context,
     caller,
@@ -19,6 +15,10 @@ from mcp_junction.api.routes import (
     read_body,
     to_model,
 )
+from mcp_junction.api.errors import field_error
+from mcp_junction.api.mcp_tools import MCPTool, SchemaDiagnostic, show_tools
+from mcp_junction.api.requests import Ref
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.registry.server_registration import MAX_TOOLS, ServerDeclaration
 from mcp_junction.web.routing import Router, post
 

@@ -12,10 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.errors import field_error
-from mcp_junction.api.models import CredentialFacts, credential_model, format_time
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     AnyRequest,
     Context,
     ServerRef,
@@ -23,6 +20,9 @@ from mcp_junction.api.routes import (
     error_responses,
     read_model,
 )
+from mcp_junction.api.errors import field_error
+from mcp_junction.api.models import CredentialFacts, credential_model, format_time
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.credentials.credentials import server_id_of

@@ -7,6 +7,24 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from mcp_junction.api.call_errors import unavailable_error
+from mcp_junction.api.conventions import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    IfMatch,
+    Limit,
+    ServerRef,
+    caller,
+    error_responses,
+    page,
+    parse_if_match,
+    read_body,
+    read_cursor,
+    read_model,
+    respond_with_etag,
+    write_cursor,
+)
 from mcp_junction.api.errors import field_error, validation_error
 from mcp_junction.api.models import (
     Classifying,
@@ -26,24 +44,6 @@ from mcp_junction.api.models import (
 )
 from mcp_junction.api.requests import Disconnection, Nothing, ServerChange, ServerRegistration
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
-    DEFAULT_LIMIT,
-    AnyRequest,
-    Context,
-    Cursor,
-    IfMatch,
-    Limit,
-    ServerRef,
-    caller,
-    error_responses,
-    page,
-    parse_if_match,
-    read_body,
-    read_cursor,
-    read_model,
-    respond_with_etag,
-    write_cursor,
-)
 from mcp_junction.api.tools import WithSchemas, by_position
 from mcp_junction.config.registration import read_registration
 from mcp_junction.errors import NotFound

@@ -10,11 +10,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from mcp_junction.api.errors import errors_of, field_error
-from mcp_junction.api.models import Paged, Skill, SkillPage, format_time, skill_model
-from mcp_junction.api.requests import NewSkill, Nothing, SkillChange
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     DEFAULT_LIMIT,
     AnyRequest,
     Context,
@@ -28,6 +24,10 @@ from mcp_junction.api.routes import (
     read_model,
     respond_with_etag,
 )
+from mcp_junction.api.errors import errors_of, field_error
+from mcp_junction.api.models import Paged, Skill, SkillPage, format_time, skill_model
+from mcp_junction.api.requests import NewSkill, Nothing, SkillChange
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.protocol.names import Pair

@@ -10,11 +10,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from mcp_junction.api.errors import field_error
-from mcp_junction.api.models import Health, format_time, health_model
-from mcp_junction.api.requests import Nothing
-from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
+from mcp_junction.api.conventions import (
     AnyRequest,
     Context,
     caller,
@@ -23,6 +19,10 @@ from mcp_junction.api.routes import (
     mcp_error_responses,
     read_model,
 )
+from mcp_junction.api.errors import field_error
+from mcp_junction.api.models import Health, format_time, health_model
+from mcp_junction.api.requests import Nothing
+from mcp_junction.api.rights import Right, needs
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.redaction.settings import ShownSetting, show_settings
 from mcp_junction.registry.metrics import State

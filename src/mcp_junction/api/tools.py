@@ -9,6 +9,18 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from mcp_junction.api.conventions import (
+    DEFAULT_LIMIT,
+    AnyRequest,
+    Context,
+    Cursor,
+    Limit,
+    OfServer,
+    caller,
+    error_responses,
+    page,
+    read_model,
+)
 from mcp_junction.api.models import (
     Paged,
     SearchResult,
@@ -22,18 +34,6 @@ from mcp_junction.api.models import (
 from mcp_junction.api.requests import DefinitionHash, Search
 from mcp_junction.api.rest_search import VisibleTools
 from mcp_junction.api.rights import Right, needs
-from mcp_junction.api.routes import (
-    DEFAULT_LIMIT,
-    AnyRequest,
-    Context,
-    Cursor,
-    Limit,
-    OfServer,
-    caller,
-    error_responses,
-    page,
-    read_model,
-)
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.principal import has_right

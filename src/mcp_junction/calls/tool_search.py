@@ -19,7 +19,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.tasks import TaskScope
 
 if TYPE_CHECKING:
-    from mcp_junction.search.finder import Finder
+    from mcp_junction.search.index_updater import IndexUpdater
     from mcp_junction.search.ranker_cache import KeyedMask, KeyedSkills
     from mcp_junction.search.semantic import SemanticIndex
     from mcp_junction.search.vectors import Ranked
@@ -92,7 +92,7 @@ class ToolSearch:
         self._tasks = tasks
         self._catalog = catalog
         self._own = own_offers({})
-        self._finder: Finder | None = None
+        self._updater: IndexUpdater | None = None
         self._admissions: dict[tuple[View, frozenset[str] | None, bool], _Admission] = {}
         self._version = -1
         self._skills: _NumberedSkills | None = None
@@ -104,17 +104,17 @@ class ToolSearch:
     @property
     def indexed(self) -> int:
         """How many tools of servers can be found, as far as they may be seen."""
-        return max(0, len(self._finder.index) - len(self._own)) if self._finder is not None else 0
+        return max(0, len(self._updater.index) - len(self._own)) if self._updater is not None else 0
 
     @property
     def store_error(self) -> str:
         """Why the vector store is not used now; empty when it is, or when there is none."""
-        vectors = self._finder.vectors if self._finder is not None else None
+        vectors = self._updater.vectors if self._updater is not None else None
         return vectors.store_error if vectors is not None else ""
 
     def intern_pair(self, pair: Pair) -> Pair:
         """Return the same pair as the index holds it, if it does: one less in memory."""
-        index = self._finder.index if self._finder is not None else None
+        index = self._updater.index if self._updater is not None else None
         number = index.number(pair) if index is not None else None
         return (index.pair(number) or pair) if index is not None and number is not None else pair
 
@@ -122,34 +122,34 @@ class ToolSearch:
         """Search another catalog from now on."""
         self._catalog = catalog
         self._admissions.clear()
-        if self._finder is not None:
-            self._finder.follow(self._offers(), self._titles())
+        if self._updater is not None:
+            self._updater.follow(self._offers(), self._titles())
 
-    def begin(self) -> Finder:
+    def begin(self) -> IndexUpdater:
         """Index what there is, and from now on what comes."""
-        if self._finder is None:
+        if self._updater is None:
             # Imported where it is used: most clients are shown everything, and search nothing.
-            from mcp_junction.search.finder import Finder
+            from mcp_junction.search.index_updater import IndexUpdater
 
             vectors = self.make_vectors() if self.make_vectors is not None else None
-            self._finder = Finder(self._tasks, vectors)
-            self._finder.follow(self._offers(), self._titles())
-        return self._finder
+            self._updater = IndexUpdater(self._tasks, vectors)
+            self._updater.follow(self._offers(), self._titles())
+        return self._updater
 
     async def __call__(self, query: ToolQuery, view: View) -> SearchAnswer:
         """Find the best tools for a query in a View, best first, equals by name.
 
         What the View of the caller hides has no influence, not even on how rare a word is.
         """
-        finder = self.begin()
-        await finder.wait_until_current()
-        admission = self._admit(finder, query, view)
-        if finder.vectors is not None and query.strategy != KEYWORD:
+        updater = self.begin()
+        await updater.wait_until_current()
+        admission = self._admit(updater, query, view)
+        if updater.vectors is not None and query.strategy != KEYWORD:
             is_scoped = view.scope.grants is not None
-            ranked = await self._rank(finder, finder.vectors, query, admission, is_scoped)
+            ranked = await self._rank(updater, updater.vectors, query, admission, is_scoped)
             if ranked is not None:
-                return self._show(finder, query, ranked)
-        mask, index = admission.admitted.mask, finder.index
+                return self._show(updater, query, ranked)
+        mask, index = admission.admitted.mask, updater.index
 
         def admits(pair: Pair) -> bool:
             number = index.number(pair)
@@ -162,7 +162,7 @@ class ToolSearch:
 
     async def _rank(
         self,
-        finder: Finder,
+        updater: IndexUpdater,
         vectors: SemanticIndex,
         query: ToolQuery,
         admission: _Admission,
@@ -174,20 +174,20 @@ class ToolSearch:
             query.text,
             query.limit,
             HYBRID if query.strategy == AUTO else query.strategy,
-            finder.index,
+            updater.index,
             admission.admitted,
             admission.visible,
-            self._number_skills(finder, query.skills),
+            self._number_skills(updater, query.skills),
             query.servers is not None or query.tools is not None or is_scoped,
         )
         return await vectors.rank(request)
 
-    def _number_skills(self, finder: Finder, skills: Sequence[SkillTools]) -> KeyedSkills:
+    def _number_skills(self, updater: IndexUpdater, skills: Sequence[SkillTools]) -> KeyedSkills:
         """Convert the tools of skills to numbers."""
         from mcp_junction.search.ranker_cache import KeyedSkills
         from mcp_junction.search.vectors import SkillGroup
 
-        index, known = finder.index, self._skills
+        index, known = updater.index, self._skills
         if known is None or known.skills is not skills or known.version != index.version:
             groups = [
                 SkillGroup(one.id, one.text, index.numbers_of(one.tools).tobytes())
@@ -196,7 +196,7 @@ class ToolSearch:
             known = self._skills = _NumberedSkills(skills, index.version, KeyedSkills.make(groups))
         return known.keyed
 
-    def _show(self, finder: Finder, query: ToolQuery, ranked: Ranked) -> SearchAnswer:
+    def _show(self, updater: IndexUpdater, query: ToolQuery, ranked: Ranked) -> SearchAnswer:
         hits = [
             ToolHit(
                 pair,
@@ -209,7 +209,7 @@ class ToolSearch:
                 },
             )
             for one in ranked.tools
-            if (pair := finder.index.pair(one.number)) is not None
+            if (pair := updater.index.pair(one.number)) is not None
         ]
         hits.sort(key=lambda hit: (-hit.score, hit.pair))
         strategy = HYBRID if query.strategy == AUTO else query.strategy
@@ -217,8 +217,8 @@ class ToolSearch:
 
     # -- what may be found
 
-    def _admit(self, finder: Finder, query: ToolQuery, view: View) -> _Admission:
-        index = finder.index
+    def _admit(self, updater: IndexUpdater, query: ToolQuery, view: View) -> _Admission:
+        index = updater.index
         remembered = sum(len(one.admitted.mask) for one in self._admissions.values())
         if self._version != index.version or remembered > _REMEMBERED:
             self._admissions.clear()
@@ -226,7 +226,7 @@ class ToolSearch:
         key = (view, query.servers, query.with_own)
         found = self._admissions.get(key)
         if found is None:
-            found = self._admissions[key] = self._make_admission(finder, *key)
+            found = self._admissions[key] = self._make_admission(updater, *key)
         if query.tools is None:
             return found
         admitted = found.admitted.mask
@@ -239,12 +239,12 @@ class ToolSearch:
         return found._replace(admitted=KeyedMask.make(bytes(mask)))
 
     def _make_admission(
-        self, finder: Finder, view: View, servers: frozenset[str] | None, with_own: bool
+        self, updater: IndexUpdater, view: View, servers: frozenset[str] | None, with_own: bool
     ) -> _Admission:
         from mcp_junction.search.ranker_cache import KeyedMask
 
         own = [Pair(OWN_SERVER, offer.name) for offer in self._own]
-        index = finder.index
+        index = updater.index
         if view.scope.grants is None:
             visible = bytes(index.present)
         else:

@@ -114,7 +114,7 @@ def _can_be(operator: str, value: str) -> bool:
     return operator == "+" or not value or value[0] in _BEGINNINGS[operator]
 
 
-class Covering:
+class TemplateOwners:
     """Whose template was the first to stand for an address; those that have no scheme, and stand
     for all, do not count. For many addresses: it looks at those only that begin as one does."""
 
@@ -127,7 +127,7 @@ class Covering:
                 same.append((place, pair.server, template))
         self._lengths = sorted({len(beginning) for beginning in self._by_beginning})
 
-    def is_anothers(self, pair: Pair) -> bool:
+    def belongs_to_other_server(self, pair: Pair) -> bool:
         """Whether the first template that an address fits is another server's."""
         uri = pair.name
         fitting = (
@@ -159,14 +159,14 @@ class _Addresses:
         self._roll = roll
         self._owners: dict[str, int] = {}
 
-    def assign(self, pair: Pair, covering: Covering | None = None) -> str:
+    def assign(self, pair: Pair, by_template: TemplateOwners | None = None) -> str:
         """The address of a pair: the one it was shown under, or its own, or, if that is another
         server's or covered by a template of another's, one that the server's key tells apart."""
         number = self._roll.add(pair)
         address = self.history.name_of(number)
         if address is None:
             address = pair.name
-            is_covered = covering is not None and covering.is_anothers(pair)
+            is_covered = by_template is not None and by_template.belongs_to_other_server(pair)
             if is_covered or self._is_taken(address):
                 address = f"{_NOT_SCHEME.sub('-', pair.server)}+{address}"
             while self._is_taken(address):
@@ -227,12 +227,12 @@ class ResourceView:
             _Addresses(kind, names.roll(kind, URIS), names.of(scope, URIS, kind))
             for kind in (RESOURCES, TEMPLATES)
         )
-        covering = Covering(self._shown_templates.history.items())
+        by_template = TemplateOwners(self._shown_templates.history.items())
         for offering in known:
             upstream = offering.upstream
             is_present = upstream.key in present
             for offer in self._admit(offering, RESOURCES):
-                self._add(upstream, offer, is_present, covering)
+                self._add(upstream, offer, is_present, by_template)
             for offer in self._admit(offering, TEMPLATES):
                 self._add_template(upstream, offer, is_present)
 
@@ -308,11 +308,11 @@ class ResourceView:
         return next(iter(found.values())) if len(found) == 1 else None
 
     def _add(
-        self, upstream: Upstream, offer: ListItem, is_present: bool, covering: Covering
+        self, upstream: Upstream, offer: ListItem, is_present: bool, by_template: TemplateOwners
     ) -> None:
         self._note_scheme(offer.name, upstream)
         pair = Pair(upstream.key, offer.name)
-        uri = self._resources.assign(pair, covering)
+        uri = self._resources.assign(pair, by_template)
         self._routes[uri] = self._route(upstream, offer.name, offer.members["uri"])
         if uri != offer.name:
             self.apart[pair] = uri

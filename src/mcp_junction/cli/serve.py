@@ -205,7 +205,7 @@ def _make_access_tokens(door: DoorConfig, storage: Storage, governance: Governan
     from mcp_junction.identity.issuer_keys import IssuerKeys
     from mcp_junction.identity.tokens import AccessTokens
 
-    grants = governance.door_grants
+    grants = governance.claim_grants
     admit = grants.admit if grants is not None else None
     return AccessTokens(door, IssuerKeys(door), storage.store.revoked_subjects, admit)
 
@@ -248,12 +248,12 @@ def _forget(days: int, storage: Storage, audit: AuditLog, junction: Junction) ->
     from mcp_junction.audit.maintenance import retire_daily
     from mcp_junction.cli.storage import AUDIT
     from mcp_junction.governance.approvals import retire_approvals_daily
-    from mcp_junction.governance.policy_sync import retire_policy_daily
+    from mcp_junction.governance.policy_sync import remove_old_grants_daily
 
     store, points, clock = storage.store, storage.checkpoints, junction.clock
     keys = partial(storage.vault.derive_keys, AUDIT)
     jobs = {
-        "policy retention": partial(retire_policy_daily, days, store.policy, clock),
+        "policy retention": partial(remove_old_grants_daily, days, store.policy, clock),
         "approvals retention": partial(retire_approvals_daily, days, store.approvals, clock),
         "audit retention": partial(retire_daily, days, store.audit, audit, points, keys, clock),
     }

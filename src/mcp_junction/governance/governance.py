@@ -22,7 +22,7 @@ from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.condition_compiler import ConditionCompiler
 from mcp_junction.governance.failures import Circuits, Escalations
 from mcp_junction.governance.idempotency_claims import IdempotencyClaims
-from mcp_junction.governance.policy_sync import DoorGrants, PolicySync
+from mcp_junction.governance.policy_sync import ClaimGrants, PolicySync
 from mcp_junction.governance.schemas import SchemaCache
 from mcp_junction.governance.tool_facts import ToolFactsCache, ToolSettings
 from mcp_junction.governance.webhooks import Webhook
@@ -74,13 +74,13 @@ class Governance(msgspec.Struct, eq=False):
     server_ids: ServerIds = msgspec.field(default_factory=ServerIds)
     sync: PolicySync | None = None
     """Keeps the policy as the store has it; None where there is no store."""
-    door_grants: DoorGrants | None = None
+    claim_grants: ClaimGrants | None = None
     """What access tokens give, where any are accepted."""
 
     @property
     def server_sinks(self) -> tuple[ServerSink, ...]:
         """The parts that follow what happens to servers."""
-        parts = (self.circuits, self.door_grants)
+        parts = (self.circuits, self.claim_grants)
         return tuple(part.follow for part in parts if part is not None)
 
     def start(self, tasks: TaskScope, clock: Clock) -> None:
@@ -144,7 +144,7 @@ async def open_governance(
         webhook=_make_webhook(settings, store, bus, clock),
         server_ids=server_ids,
         sync=sync,
-        door_grants=DoorGrants(door, sync, server_ids) if door is not None else None,
+        claim_grants=ClaimGrants(door, sync, server_ids) if door is not None else None,
     )
 
 

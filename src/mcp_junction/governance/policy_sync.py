@@ -1,14 +1,14 @@
-"""PolicySync and DoorGrants: keep LivePolicy as the store, and the config's door, have it.
+"""PolicySync and ClaimGrants: keep LivePolicy as the store, and the config's door, have it.
 
 The service polls the generations of the store. When that of the policy is another, only the agents
 that changed since are read. Grants that expire are let go of in time; and after five seconds
 without the store nothing is allowed by grants, because a revocation may have been missed. What
 follows from a change for clients and running calls is decided elsewhere (``sessions/revocation``).
 
-DoorGrants puts in force what the door gives to agents by their access tokens. An agent that shows a
-token has what its token gives beside what it was granted in the store. Two tokens of one agent that
-give different things are two *grantees*: neither has what only the other gives. A pattern names a
-server that may not be there yet; grants are made anew when servers change.
+ClaimGrants puts in force what the claims of access tokens give to agents. An agent that shows one
+has what its token gives beside what it was granted in the store. Two tokens of one agent that give
+different things are two *grantees*: neither has what only the other gives. A pattern names a server
+that may not be there yet; grants are made anew when servers change.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ _FIRST: Final = 90.0
 """Seconds after the start: so a service that is restarted every day removes rows, too."""
 
 
-async def retire_policy_daily(
+async def remove_old_grants_daily(
     days: int, tables: PolicyTables, clock: Clock, now: Callable[[], float] = time.time
 ) -> None:
     """Remove grants and tokens that have been of no use for ``days`` days, once a day."""
@@ -293,7 +293,7 @@ _CHANGES: Final = (
 )
 
 
-class DoorGrants:
+class ClaimGrants:
     """The grants of all conditions, and of the agents whose tokens fulfil some."""
 
     def __init__(self, door: DoorConfig, sync: PolicySync, server_ids: Mapping[str, str]) -> None:

@@ -55,7 +55,7 @@ SETTABLE: Final = tuple(ToolSetting.__struct_fields__[2:-1])
 """The fields that an operator sets."""
 
 
-def find_mapping_fault(arguments: dict[str, Any]) -> tuple[str, str] | None:
+def find_mapping_error(arguments: dict[str, Any]) -> tuple[str, str] | None:
     """Find the first argument that a fallback maps wrongly, and what is wrong with it."""
     if len(arguments) > MAX_MAPPED:
         return "", f"maps more than {MAX_MAPPED} arguments"

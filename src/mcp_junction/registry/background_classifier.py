@@ -239,18 +239,18 @@ class BackgroundClassifier:
     async def _update_vectors(self) -> None:
         """Recompute the vectors of skills whose tools have changed."""
         skills = self._context.store.skills
-        behind = await skills.behind()
-        if behind:  # then the model is there, or will be: those of the beginning have none yet
-            known = {skill.id for skill in behind}
-            behind += [
+        stale = await skills.needing_vector()
+        if stale:  # then the model is there, or will be: those of the beginning have none yet
+            known = {skill.id for skill in stale}
+            stale += [
                 skill
                 for skill in await skills.all()
                 if skill.embedding is None and skill.id not in known
             ]
-        for skill in behind:
-            vectors = await skills.vectors(skill.id, MODEL)
+        for skill in stale:
+            vectors = await skills.vectors_of_tools(skill.id, MODEL)
             vector = await self._make_vector(skill, vectors)
-            await skills.embed(skill, vector, len(vectors))
+            await skills.save_vector(skill, vector, len(vectors))
 
     async def _make_vector(self, skill: SkillRecord, vectors: list[bytes]) -> bytes:
         if vectors:

@@ -26,7 +26,7 @@ from mcp_junction.policy.tool_settings import (
     SETTABLE,
     FallbackTarget,
     ToolSetting,
-    find_mapping_fault,
+    find_mapping_error,
 )
 from mcp_junction.policy.versions import OR, parse_ranges
 from mcp_junction.registry.context import RegistryContext
@@ -206,7 +206,7 @@ class ToolSettingAdministration:
             seen.add((found.id, target.tool_name))
             if not target.tool_name or "\0" in target.tool_name:
                 problems.append(invalid_at(f"{path}.tool_name", "must be the name of a tool"))
-            fault = find_mapping_fault(target.arguments or {})
+            fault = find_mapping_error(target.arguments or {})
             if fault is not None:
                 problems.append(invalid_at(f"{path}.arguments.{fault[0]}".rstrip("."), fault[1]))
             stored.append(msgspec.to_builtins(msgspec.structs.replace(target, server_id=found.id)))

@@ -45,11 +45,11 @@ class Skills(StoreTable):
             raise NotFound(f"there is no skill {id_or_name!r}")
         return next((one for one in found if one.id == id_or_name), found[0])
 
-    async def behind(self) -> list[SkillRecord]:
+    async def needing_vector(self) -> list[SkillRecord]:
         """Read the skills whose vectors are to be computed again."""
         return await self._read(SKILLS_TABLE, "WHERE marked <> computed ORDER BY id")
 
-    async def vectors(self, skill_id: str, model: str = "") -> list[bytes]:
+    async def vectors_of_tools(self, skill_id: str, model: str = "") -> list[bytes]:
         """Read the vectors by one model of the listed tools that have a skill."""
         return await self._read_rows(
             lambda row: bytes(row[0]),
@@ -125,7 +125,7 @@ class Skills(StoreTable):
         return len(rows)
 
     @transaction(durable=False)
-    def embed(self, skill: SkillRecord, embedding: bytes, tool_count: int) -> Script[None]:
+    def save_vector(self, skill: SkillRecord, embedding: bytes, tool_count: int) -> Script[None]:
         """Store the vector that was computed for a skill, unless it was changed since."""
         yield lock_skills()
         yield Query(

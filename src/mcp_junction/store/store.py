@@ -49,7 +49,7 @@ from mcp_junction.store.tool_settings import DeclaredTools, ToolSettingTable
 from mcp_junction.store.tools import Offers, Tools
 
 if TYPE_CHECKING:
-    from mcp_junction.store.nearness import PgVectors
+    from mcp_junction.store.pgvector import PgVectors
 
 TABLE = Table("settings", SettingRecord, json={"value"})
 TOPIC = "settings"
@@ -209,7 +209,7 @@ async def open_store(
         await store.close()
         raise
     if has_vectors:
-        from mcp_junction.store.nearness import PgVectors
+        from mcp_junction.store.pgvector import PgVectors
 
         store.pgvectors = PgVectors(database)
     return store

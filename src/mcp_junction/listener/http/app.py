@@ -82,8 +82,7 @@ class HttpListener:
         deny: Callable[[Denial], None] | None = None,
         pages: App | None = None,
     ) -> None:
-        self._host = host
-        self._principal_of = host.principal_of
+        self._host, self._principal_of = host, host.principal_of
         self._pages = pages
         self._deny = deny
         self._rest = rest

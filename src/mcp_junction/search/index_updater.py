@@ -1,4 +1,4 @@
-"""Finder: keeps the search index up to date with what servers offer.
+"""IndexUpdater: keeps the search index up to date with what servers offer.
 
 It is given every new state of the offers and compares: a server whose list is the same object is
 skipped, and of another one only the tools that differ are indexed again. That is done in slices
@@ -25,7 +25,7 @@ Offers = Mapping[str, Sequence[IndexedTool]]
 _PATIENCE: Final = 2.0
 
 
-class Finder:
+class IndexUpdater:
     """An index of all tools that follows what servers offer."""
 
     def __init__(self, tasks: TaskScope, vectors: SemanticIndex | None = None) -> None:
