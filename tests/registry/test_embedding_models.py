@@ -118,8 +118,8 @@ async def test_a_broken_endpoint_leaves_tools_searchable_by_meaning(endpoint, mo
     endpoint.answer = lambda texts: (None, None)
     tasks = TaskScope("test")
     world = World(tasks, InProcessModel(), MemoryCache(), deep=model_at(endpoint.url))
-    world.finder.follow({"sky": SKY})
-    await world.finder.wait_until_current()
+    world.updater.follow({"sky": SKY})
+    await world.updater.wait_until_current()
     async with asyncio.timeout(30):
         while world.vectors.embedded < 2:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.01)
