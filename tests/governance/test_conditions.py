@@ -1,6 +1,8 @@
 """Conditions in a service: compiled in a child first, followed from the store, never in the way."""
 
 import asyncio
+import errno
+import os
 import time
 
 import pytest
@@ -153,6 +155,18 @@ async def test_a_condition_that_takes_long_to_compile_does_not_hold_up_others(
     process.sync.keep_time()
     await process.sync._compile_late()
     assert process.allows(b'{"n": 1}', "a1")
+
+
+async def test_a_condition_is_refused_while_no_process_can_be_started_and_not_for_ever(monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    compiler = ConditionCompiler()
+    with monkeypatch.context() as without_files:
+        without_files.setattr(condition_compiler.subprocess, "run", fail)
+        with pytest.raises(ConditionError, match="no process can be started; try again"):
+            await compiler.compile("args.a == 1")
+    assert (await compiler.compile("args.a == 1")).source == "args.a == 1"
 
 
 async def test_conditions_that_nobody_uses_are_forgotten(monkeypatch):

@@ -28,6 +28,7 @@ TIMEOUT: Final = 10.0
 """Seconds that one child may take; those that it did not get to are given to the next one."""
 _CHILD: Final = Path(__file__).with_name("condition_child.py")
 _UNUSABLE: Final = "it takes too much time or memory to compile; simplify it"
+_NOT_NOW: Final = "it cannot be checked now, because no process can be started; try again"
 _UNREADABLE: Final = "it is not valid CEL"
 _MAX_REMEMBERED: Final = 10_000
 RECENT: Final = 65_536
@@ -51,7 +52,10 @@ class ConditionCompiler:
 
     async def compile(self, source: str) -> GrantCondition:
         """Compile one condition. Raises ConditionError."""
-        found = await self.compile_all([source])
+        try:
+            found = await self.compile_all([source])
+        except OSError as error:  # too many files are open, say
+            raise ConditionError(0, f"{_NOT_NOW} ({error.strerror})") from None
         if not found:
             raise self.refused.get(source) or ConditionError(0, _UNUSABLE)
         return found[0]
