@@ -98,9 +98,9 @@ async def test_what_is_disconnected_disabled_or_not_granted_is_not_found_by_mean
     assert (await client.patch(path, json={"enabled": False})).status_code == 200
     assert "sky.forecast" not in names(await search(served, "weather"))
     await client.patch(path, json={"enabled": True})
-    finder = served.context.junction.tool_search.begin()
-    await finder.wait_until_current()
-    await finder.vectors.wait_until_embedded()
+    updater = served.context.junction.tool_search.begin()
+    await updater.wait_until_current()
+    await updater.vectors.wait_until_embedded()
     assert "sky.forecast" in names(await search(served, "weather"))
     await client.post(f"/api/v1/aggregator/servers/{sky['id']}/disconnect")
     assert names(await search(served, "weather")) == []

@@ -7,7 +7,7 @@ from tests.plugin_registry import ADMIN
 from tests.registry.toolbox import tool
 
 from mcp_junction.calls.tool_search import ToolQuery
-from mcp_junction.search import finder as finders
+from mcp_junction.search import index_updater
 
 
 async def found(run, query: str) -> list[str]:
@@ -21,13 +21,13 @@ async def found(run, query: str) -> list[str]:
 def read(monkeypatch):
     """The names of the tools that were read for the index."""
     seen: list[str] = []
-    tool_fields = finders.tool_fields
+    tool_fields = index_updater.tool_fields
 
     def watched(server, described, title):
         seen.append(described.name)
         return tool_fields(server, described, title)
 
-    monkeypatch.setattr(finders, "tool_fields", watched)
+    monkeypatch.setattr(index_updater, "tool_fields", watched)
     return seen
 
 
