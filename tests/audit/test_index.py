@@ -64,7 +64,7 @@ class Filled:
             sealed = chain.extend(some)
             self.pages.append(sealed.page)
             self.rows += sealed.page.rows()
-            await self.trail.append(lambda sealed=sealed: sealed, durable=False)
+            await self.trail.append(sealed, durable=False)
         if closes:
             await self.trail.leave([writer], NOW, chain.index.close())
 

@@ -112,7 +112,7 @@ async def test_a_page_that_is_given_again_is_stored_once(store, opener):
     closed = chain.extend([Entry(kind="outcome", actor="bot", action="x", at=2.0, closes="w:1")])
     alone = chain.extend([Entry(kind="call", actor="bot", action="x", at=3.0)])
     for page in (opened, opened, closed, opened, closed, alone, alone):
-        await store.audit.append(lambda page=page: page, durable=False)
+        await store.audit.append(page, durable=False)
     assert [row.seq for row in await rows(store)] == [1, 2, 3]
     assert await store.audit.open_intents(["w"]) == []
 

@@ -327,10 +327,9 @@ class AuditLog:
     async def _store(self, batch: AuditBatch) -> bool:
         try:
             await self._trail.append(
-                batch.seal,
+                batch.seal(),
                 durable=batch.durable,
                 checks=batch.checks,
-                is_brief=len(batch) <= ROWS_A_TURN,
                 after=self._write_checkpoint if batch.durable else None,
             )
         except Exception as error:  # whatever it is: an intent that is not stored must be refused

@@ -15,7 +15,6 @@ from mcp_junction.store.audit_search import AuditSearch
 from mcp_junction.store.audit_terms import SealedPage, Segment
 from mcp_junction.store.database import (
     Batch,
-    Compute,
     Database,
     Dialect,
     Query,
@@ -88,20 +87,19 @@ class AuditTrail(StoreTable):
 
     async def append(
         self,
-        seal: Callable[[], SealedPage],
+        sealed: SealedPage,
         *,
         durable: bool,
         checks: Sequence[IntentCheck] = (),
-        is_brief: bool = False,
         after: Callable[[], object] | None = None,
     ) -> None:
-        """Store the page that ``seal`` makes, and run checks of its intents.
+        """Store a page, and run checks of its intents.
 
-        ``seal`` is called off the event loop, unless it ``is_brief``; ``after``, always off it,
-        when the page is stored. The same page may be given again when it is not known whether the
-        first time succeeded: if it did, so did the checks, and they are not run again.
+        ``after`` is called, off the event loop, when the page is stored. The same page may be given
+        again when it is not known whether the first time succeeded: if it did, so did the checks,
+        and they are not run again.
         """
-        script = _append(self._database.dialect, Compute(seal, is_brief), checks)
+        script = _append(self._database.dialect, sealed, checks)
         await self._database.write(script, durable=durable, after=after)
 
     @transaction()
@@ -213,8 +211,7 @@ class AuditTrail(StoreTable):
         )
 
 
-def _append(dialect: Dialect, seal: Compute, checks: Sequence[IntentCheck]) -> Script[None]:
-    ((sealed,),) = yield seal
+def _append(dialect: Dialect, sealed: SealedPage, checks: Sequence[IntentCheck]) -> Script[None]:
     add = _add_at_once if dialect is Dialect.POSTGRES else _add
     if not (yield from add(sealed, not (sealed.segment or checks))):
         return

@@ -57,13 +57,9 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class Compute(msgspec.Struct, frozen=True):
-    """Work to do off the event loop; the script is sent its result, as one row.
-
-    ``is_brief``: it takes less time than passing it to a thread, so that it may run on the loop.
-    """
+    """Work to do off the event loop; the script is sent its result, as one row."""
 
     work: Callable[[], Any]
-    is_brief: bool = False
 
 
 Statement: TypeAlias = Query | Batch | Load | Compute

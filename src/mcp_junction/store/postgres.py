@@ -251,8 +251,6 @@ async def _run(connection: Any, statement: Statement, progress: _Progress) -> Ro
                 await connection.executemany(_numbered(sql), many)
         case Load(table=table, columns=columns, rows=many):
             await connection.copy_records_to_table(table, columns=columns, records=many)
-        case Compute(work=work, is_brief=True):
-            return ((work(),),)
         case Compute(work=work):
             progress.suspend()
             return ((await asyncio.to_thread(work),),)
