@@ -28,7 +28,8 @@ from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol.names import PLATFORM
 from mcp_junction.registry.context import RegistryContext
 from mcp_junction.registry.registry import Registry, RegistryParts
-from mcp_junction.store.records import AuditQuery, AuditRow, ServerRecord
+from mcp_junction.store.audit_records import AuditQuery, AuditRow
+from mcp_junction.store.records import ServerRecord
 from mcp_junction.store.store import Store, default_url
 from mcp_junction.telemetry.bus import Bus
 from mcp_junction.testing.fakes import InProcessModel

@@ -46,8 +46,8 @@ class Parts:
 
 def make_pages(rows: int) -> Iterator[tuple]:
     """Pages, each with the segment that it completes, if it does."""
+    from mcp_junction.store.audit_records import AuditPage
     from mcp_junction.store.audit_terms import SegmentBuilder
-    from mcp_junction.store.records import AuditPage
 
     builder = SegmentBuilder(WRITER)
     tags, mac = bytes(16 * PAGE), bytes(32)
@@ -177,7 +177,7 @@ async def opened(url: str) -> AsyncIterator:
 
 
 async def measure(trail: object, rows: int) -> list[Figure]:
-    from mcp_junction.store.records import AuditQuery
+    from mcp_junction.store.audit_records import AuditQuery
 
     ours = rows - 901
     middle = {"before": (START + rows / 200, "~", 0)}

@@ -13,7 +13,7 @@ from tests.registry.toolbox import BOUND, Toolbox, tool
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
 from mcp_junction.redaction.texts import KNOWN
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 CALL = {"name": "box.delete", "arguments": ARGS}

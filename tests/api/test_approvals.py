@@ -8,7 +8,7 @@ from tests.api.mcp_client import ERAS, client_of
 from tests.plugin_rest import SERVERS, serve_api
 from tests.registry.toolbox import BOUND, Toolbox, tool
 
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 MCP = "/api/v1/mcp"
 APPROVALS = f"{MCP}/approvals"

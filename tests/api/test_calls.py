@@ -9,7 +9,7 @@ import pytest
 from tests.http.peer_http import HttpPeer
 from tests.plugin_rest import CALL, SERVERS, registration, stdio_config
 
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 
 def echoed(answer):

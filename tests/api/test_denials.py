@@ -6,7 +6,7 @@ import pytest
 from tests.api.mcp_client import ERAS, Handshake, client_of, frame, post
 from tests.plugin_rest import SERVERS, registration
 
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 pytestmark = pytest.mark.req("NFR-SEC4")
 

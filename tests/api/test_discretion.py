@@ -7,7 +7,7 @@ import pytest
 from tests.plugin_rest import SERVERS, registration, stdio_config
 from tests.registry.toolbox import Toolbox
 
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 CANARY = "hunter2-hunter2"
 

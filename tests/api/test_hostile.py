@@ -6,7 +6,7 @@ import pytest
 from tests.plugin_rest import CALL, SERVERS, registration
 from tests.registry.toolbox import Toolbox, tool
 
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 KIND = {"content-type": "application/json"}
 LONE = b'"\\ud800"'

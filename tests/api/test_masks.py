@@ -7,7 +7,7 @@ from tests.plugin_rest import SERVERS, registration, stdio_config
 from tests.registry.toolbox import Toolbox
 
 from mcp_junction.config.load import load
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 SECRET = "Zq8-canary-77"
 pytestmark = pytest.mark.req("S-14")

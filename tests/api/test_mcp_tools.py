@@ -10,7 +10,7 @@ from tests.plugin_rest import BOUND, SERVERS, Served, serve_api
 from tests.registry.toolbox import Toolbox, tool, until
 
 from mcp_junction.protocol.names import Pair
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 TOOLS = "/api/v1/mcp/tools"
 

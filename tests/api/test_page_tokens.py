@@ -14,8 +14,8 @@ from tests.registry.toolbox import Toolbox, tool
 from mcp_junction.config.door import DoorConfig
 from mcp_junction.identity.issuer_keys import IssuerKeys
 from mcp_junction.identity.tokens import AccessTokens
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.store.keys import RevokedSubject
-from mcp_junction.store.records import AuditQuery
 
 pytestmark = pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
 

@@ -12,7 +12,7 @@ from tests.registry.toolbox import BOUND
 from mcp_junction.governance.failures import FailedCall
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Principal, Role
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 MCP = "/api/v1/mcp"
 GRANT = f"{MCP}/policies/grant"

@@ -13,7 +13,7 @@ from tests.registry.toolbox import tool, until
 from mcp_junction.config.load import load
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.registry.server_registration import ServerDeclaration, ServerRegistrar
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 REGISTER = "/api/v1/mcp/register"
 TOOLS = "/api/v1/mcp/tools"

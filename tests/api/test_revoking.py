@@ -11,7 +11,7 @@ from tests.registry.toolbox import BOUND, until
 
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol.versions import DENIED
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 MCP = "/api/v1/mcp"
 TOOLS_CHANGED = "notifications/tools/list_changed"

@@ -10,7 +10,7 @@ from tests.registry.toolbox import BOUND, Toolbox, tool, until
 
 from mcp_junction.config.load import load
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 TOOLS = "/api/v1/aggregator/tools"
 PULLS = {

@@ -7,7 +7,7 @@ from tests.governance.test_webhooks import SECRET, Receiver, until
 
 from mcp_junction.cli import webhook as command
 from mcp_junction.errors import UsageError
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 PATH = "/api/v1/mcp/webhook"
 

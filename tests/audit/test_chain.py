@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.checkpoints import TAG, Seals
 from mcp_junction.redaction.payloads import digest_params, summarize
-from mcp_junction.store.records import AuditRow
+from mcp_junction.store.audit_records import AuditRow
 
 KEY = bytes(range(32))
 SAME = set(Entry.__struct_fields__) & set(AuditRow.__struct_fields__) - {"detail"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_junction.audit import denials as module
 from mcp_junction.audit.denials import ANONYMOUS, MOST, OTHERS, SAMPLES, Denial, Denials
 from mcp_junction.policy.decision import NO_GRANT
-from mcp_junction.store.records import UNKNOWN, AuditQuery
+from mcp_junction.store.audit_records import UNKNOWN, AuditQuery
 
 pytestmark = pytest.mark.req("NFR-SEC4")
 

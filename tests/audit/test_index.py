@@ -11,9 +11,9 @@ from mcp_junction.audit.maintenance import index_missing, reindex, retire
 from mcp_junction.audit.verify import verify
 from mcp_junction.protocol.correlation import made_at, new_correlation_id
 from mcp_junction.store import audit_search, audit_terms
+from mcp_junction.store.audit_records import AuditQuery, AuditWriter
 from mcp_junction.store.audit_search import AuditSearch
 from mcp_junction.store.audit_terms import CorrelationFilter, may_hold, select_rows, when
-from mcp_junction.store.records import AuditQuery, AuditWriter
 
 pytestmark = pytest.mark.req("REQ-MCP-OBS-002")
 NOW = 1_700_000_000.0

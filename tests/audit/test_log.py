@@ -15,7 +15,7 @@ from mcp_junction.audit import checkpoints
 from mcp_junction.audit.chain import Chain, Entry
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.telemetry.events import OutcomeName
 
 BOUND = 20

@@ -9,8 +9,8 @@ from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.checkpoints import Checkpoint, CheckpointDirectory, read_exported
 from mcp_junction.audit.maintenance import retire
 from mcp_junction.audit.verify import Verification, verify
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.store.database import Dialect
-from mcp_junction.store.records import AuditQuery
 
 PER_PAGE = 3
 

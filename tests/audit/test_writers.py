@@ -8,7 +8,7 @@ import pytest
 
 from mcp_junction.audit import writers
 from mcp_junction.audit.writers import LEASE, find_dead, identify_host
-from mcp_junction.store.records import AuditWriter
+from mcp_junction.store.audit_records import AuditWriter
 
 NOW = 1_000_000.0
 

@@ -13,8 +13,8 @@ from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tokens import TokenMode
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.protocol.versions import DENIED, SERVER_UNAVAILABLE
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.store.grants import AgentRecord
-from mcp_junction.store.records import AuditQuery
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream.outcome import OutcomeKind
 

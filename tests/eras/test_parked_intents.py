@@ -10,7 +10,7 @@ from tests.eras.test_adapters import QUESTION, Stateless
 from tests.fakes.pipeline_parts import PARKED_SECONDS
 
 from mcp_junction.calls.stages.audit import CallAudit
-from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.store.audit_records import AuditQuery, AuditRow
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight

@@ -8,7 +8,7 @@ from tests.governance.claiming import BOUND, KEY, Claimant, kept
 
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.idempotency import KEPT_FOR, ClaimAction, ClaimEnd
-from mcp_junction.store.records import AuditWriter
+from mcp_junction.store.audit_records import AuditWriter
 from mcp_junction.tasks import TaskScope
 
 OTHER = KEY._replace(key="k2")

@@ -7,7 +7,7 @@ from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.grants import ANY, KINDS, GrantSource
 from mcp_junction.policy.principal import Role
 from mcp_junction.policy.tokens import TokenMode
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from mcp_junction.identity.keys import SIGNED_FILE, KeyRing, sign_existing_keys
 from mcp_junction.policy.principal import Role
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.store.store import open_store
 from mcp_junction.vault.vault import Vault
 

@@ -20,8 +20,8 @@ from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.policy.principal import Role
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.store.database import Batch
-from mcp_junction.store.records import AuditQuery
 from mcp_junction.store.store import open_store
 
 BOUND = 30

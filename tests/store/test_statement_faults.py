@@ -20,8 +20,9 @@ from mcp_junction.registry.server_lifecycle import HistoryWriter
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.resilience.idempotency import ClaimState
 from mcp_junction.store.audit import IntentCheck
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.store.database import PATIENCE, Query
-from mcp_junction.store.records import AuditQuery, Classified, HistoryEvent, NewEvent, SkillRecord
+from mcp_junction.store.records import Classified, HistoryEvent, NewEvent, SkillRecord
 from mcp_junction.store.resilience import ClaimRecord, EscalationQuery, EscalationRecord
 from mcp_junction.store.store import Store, open_store
 from mcp_junction.store.table import UNREADABLE

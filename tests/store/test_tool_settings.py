@@ -8,7 +8,7 @@ from mcp_junction.policy.risk import RiskLevel
 from mcp_junction.policy.tool_settings import FallbackTarget, ToolSetting
 from mcp_junction.registry.tool_settings import CARRIED_FILE, carry_over_tool_settings
 from mcp_junction.store import database
-from mcp_junction.store.records import AuditQuery
+from mcp_junction.store.audit_records import AuditQuery
 from mcp_junction.store.store import open_store
 from mcp_junction.store.tool_settings import DeclaredTool
 from mcp_junction.vault.vault import Vault

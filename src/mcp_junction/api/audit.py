@@ -33,7 +33,7 @@ from mcp_junction.api.rights import Right, needs
 from mcp_junction.eras.tickets import Ticket, TicketOwner
 from mcp_junction.errors import CursorError, RequestStateError
 from mcp_junction.policy.principal import Principal, has_right
-from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.store.audit_records import AuditQuery, AuditRow
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import QueryParameter, Router, get
 

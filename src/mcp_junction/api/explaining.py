@@ -44,7 +44,7 @@ from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import NO_RISK, assess
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.known_tools import KnownTool
-from mcp_junction.store.records import AuditQuery, AuditRow
+from mcp_junction.store.audit_records import AuditQuery, AuditRow
 from mcp_junction.web.routing import Router, post
 
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -26,8 +26,8 @@ from mcp_junction.redaction.payloads import (
 )
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.audit import IntentCheck
+from mcp_junction.store.audit_records import AuditPage
 from mcp_junction.store.audit_terms import SealedPage, SegmentBuilder, TermKey, needs_filter
-from mcp_junction.store.records import AuditPage
 
 _WIDEST: Final = 512
 _DETAIL: Final = 8_192
@@ -75,10 +75,19 @@ class Recordable(Protocol):
     @property
     def server_id(self) -> str | None: ...
 
-    def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
+    @property
+    def shared(self) -> object | None:
+        """What its row has in common with all rows of which this is the same object, if any."""
+        ...
+
+    def encode(
+        self, writer: str, seq: int, is_harmless: bool = False, like: int | None = None
+    ) -> EncodedRow:
         """Encode it as an AuditRow. May raise anything.
 
         ``is_harmless`` says that its result was looked at: nothing in it has to be redacted.
+        ``like`` is the place in its page of a row that has the same ``shared``: then it is encoded
+        as a SimilarRow.
         """
         ...
 
@@ -95,6 +104,7 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
     ``params`` and ``result`` are raw JSON and never stored as such. ``detail`` is stored, redacted.
     """
 
+    shared: ClassVar[None] = None
     kind: str
     actor: str
     action: str
@@ -130,7 +140,9 @@ class Entry(msgspec.Struct, kw_only=True, gc=False):
         if result is not None and len(result) > LOOKED_AT:
             self.result = result[:LOOKED_AT]
 
-    def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
+    def encode(
+        self, writer: str, seq: int, is_harmless: bool = False, like: int | None = None
+    ) -> EncodedRow:
         """Encode it as an AuditRow, without making one: that would double the cost."""
         names, target, correlation, detail = NAMES, self.target, self.correlation_id, self.detail
         line = encode_row(
@@ -203,8 +215,8 @@ class AuditBatch:
     """
 
     __slots__ = (
-        "_chain", "_correlations", "_entries", "_first", "_intents", "_keys", "_lines", "_sealed",
-        "_tag", "_tags", "_times", "durable", "waiters",
+        "_chain", "_correlations", "_entries", "_first", "_intents", "_keys", "_lines", "_places",
+        "_sealed", "_tag", "_tags", "_times", "durable", "waiters",
     )  # fmt: skip
 
     def __init__(self, chain: Chain, entries: Iterable[Recordable] = ()) -> None:
@@ -215,6 +227,8 @@ class AuditBatch:
         self._tags: list[bytes] = []
         self._times: list[float] = []
         self._keys: set[TermKey] = set()
+        self._places: dict[int, int] = {}
+        """Where the first of the rows is that share something, by the id of that."""
         self._correlations: list[str] = []
         self._intents: list[tuple[int, str]] = []
         """The rows that open or close an intent."""
@@ -294,24 +308,25 @@ class AuditBatch:
     def _encode_rows(self, count: int) -> bool:
         """Encode the next ``count`` entries; return whether there are more."""
         writer, lines, tag, keys = self._chain.writer, self._lines, self._tag, self._keys
-        times, tags, done = self._times, self._tags, len(lines)
-        last_key: TermKey | None = None
+        times, tags, places, done = self._times, self._tags, self._places, len(lines)
         entries = self._entries[done : done + count]
         is_harmless = _are_harmless(entries)
         for seq, given in enumerate(entries, self._first + done):
-            at = given.at
+            at, shared = given.at, given.shared
+            like = None if shared is None else places.get(id(shared))
             try:
-                line, key, correlation, intent = given.encode(writer, seq, is_harmless)
+                line, key, correlation, intent = given.encode(writer, seq, is_harmless, like)
             except Exception:  # whatever a caller put into it: the row must be written
                 log.exception("an audit entry cannot be read")
                 entry = _unreadable(given)
-                at = entry.at
+                at, shared, like = entry.at, None, None
                 line, key, correlation, intent = entry.encode(writer, seq)
             lines.append(line)
             times.append(at)
-            if key is not last_key:  # as it is in a row of calls of one caller
+            if like is None:
                 keys.add(key)
-                last_key = key
+                if shared is not None:
+                    places[id(shared)] = seq - self._first
             if correlation is not None:
                 self._correlations.append(correlation)
             if intent is not None:

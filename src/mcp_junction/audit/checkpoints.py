@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from mcp_junction.store.records import AuditPage
+from mcp_junction.store.audit_records import AuditPage, is_whole_row
 
 FOLDER: Final = "audit"
 _SLOT_BYTES: Final = 512
@@ -297,6 +297,7 @@ class Seals:
             here = slice(index * TAG, (index + 1) * TAG)
             if index >= len(lines) or not compare_digest(tags[here], page.tags[here]):
                 return seq
-            if msgspec.json.decode(lines[index])[:2] != [page.writer, seq]:
+            line = lines[index]
+            if is_whole_row(line) and msgspec.json.decode(line)[:2] != [page.writer, seq]:
                 return seq
         return None if len(tags) == len(page.tags) else page.last_seq + 1

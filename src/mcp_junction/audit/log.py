@@ -38,7 +38,7 @@ from mcp_junction.audit.writers import (
 from mcp_junction.errors import StoreError, StoreUnavailable
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.audit import AuditTrail, IntentCheck
-from mcp_junction.store.records import AuditRow, AuditWriter
+from mcp_junction.store.audit_records import AuditRow, AuditWriter
 from mcp_junction.tasks import Supervision, TaskScope, wait_until_set
 from mcp_junction.telemetry.events import OutcomeName
 

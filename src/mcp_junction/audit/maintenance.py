@@ -20,8 +20,8 @@ from mcp_junction.audit.writers import describe_head, find_dead
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.resilience.clock import Clock
 from mcp_junction.store.audit import AuditTrail
+from mcp_junction.store.audit_records import AuditHead, AuditPage
 from mcp_junction.store.audit_terms import Segment, SegmentBuilder
-from mcp_junction.store.records import AuditHead, AuditPage
 from mcp_junction.store.retention import DAY, remove_regularly
 
 log = logging.getLogger("mcp_junction.audit")

@@ -16,8 +16,8 @@ import msgspec
 from mcp_junction.audit.checkpoints import Checkpoint, Seals
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.audit_index import StoredSegment
+from mcp_junction.store.audit_records import AuditPage, AuditQuery, AuditRow
 from mcp_junction.store.audit_terms import key_of, may_hold, needs_filter, terms_of
-from mcp_junction.store.records import AuditPage, AuditQuery, AuditRow
 
 
 class AuditFault(NamedTuple):

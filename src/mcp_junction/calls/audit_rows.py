@@ -95,28 +95,33 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
     def closes(self) -> str | None:
         return None if self.labels is None else self.labels.intent
 
-    def encode(self, writer: str, seq: int, is_harmless: bool = False) -> EncodedRow:
-        """Encode it as an AuditRow."""
+    @property
+    def shared(self) -> _Subject | None:
+        return self.subject if self.labels is None else None
+
+    def encode(
+        self, writer: str, seq: int, is_harmless: bool = False, like: int | None = None
+    ) -> EncodedRow:
+        """Encode it as an AuditRow, or as a SimilarRow."""
         if self.labels is not None:
             return self._encode_labelled(writer, seq, self.labels)
         subject, at, correlation, result = self.subject, self.at, self.correlation_id, self.result
-        line = encode_row(
-            (
-                writer,
-                seq,
-                at,
-                subject.head,
-                correlation,
-                subject.what,
-                self.digest,
-                _OK_AT_ONCE,
-                self.seconds * 1000,
-                str(result, "utf-8", "replace")[:SUMMARY]
-                if is_harmless
-                else summarize(_join((result,)), subject.key[2]),
-                subject.tail,
-            )
+        digest, milliseconds = self.digest, self.seconds * 1000
+        summary = (
+            str(result, "utf-8", "replace")[:SUMMARY]
+            if is_harmless
+            else summarize(_join((result,)), subject.key[2])
         )
+        if like is not None:
+            line = encode_row((like, at, correlation, digest, milliseconds, summary))
+        else:
+            who, what, tail = subject.head, subject.what, subject.tail
+            line = encode_row(
+                (
+                    *(writer, seq, at, who, correlation, what, digest),
+                    *(_OK_AT_ONCE, milliseconds, summary, tail),
+                )
+            )
         made = read_beginning(correlation[:BEGINNING])
         if made is not None and -1.0 <= at - made <= PROMPT:
             return line, subject.key, None, None

@@ -23,7 +23,7 @@ from mcp_junction.cli.storage import Storage, open_storage
 from mcp_junction.cli.values import parse_past
 from mcp_junction.errors import UsageError
 from mcp_junction.policy.decision import ALLOW, DENY
-from mcp_junction.store.records import UNKNOWN, AuditQuery, AuditRow
+from mcp_junction.store.audit_records import UNKNOWN, AuditQuery, AuditRow
 from mcp_junction.telemetry.events import OutcomeName
 
 _PAGE = 1_000

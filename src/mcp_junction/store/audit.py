@@ -11,6 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mcp_junction.store.audit_index import PAGES, AuditIndex, add_segment, read_pages
+from mcp_junction.store.audit_records import (
+    AuditFound,
+    AuditHead,
+    AuditPage,
+    AuditQuery,
+    AuditRow,
+    AuditWriter,
+)
 from mcp_junction.store.audit_search import AuditSearch
 from mcp_junction.store.audit_terms import SealedPage, Segment
 from mcp_junction.store.database import (
@@ -22,14 +30,6 @@ from mcp_junction.store.database import (
     Script,
     insert,
     placeholders,
-)
-from mcp_junction.store.records import (
-    AuditFound,
-    AuditHead,
-    AuditPage,
-    AuditQuery,
-    AuditRow,
-    AuditWriter,
 )
 from mcp_junction.store.table import StoreTable, Table, transaction
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from mcp_junction.store.audit_records import AuditPage
 from mcp_junction.store.audit_terms import (
     PageSpot,
     Segment,
@@ -24,7 +25,6 @@ from mcp_junction.store.database import (
     insert,
     placeholders,
 )
-from mcp_junction.store.records import AuditPage
 from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 
 PAGES: Final = Table("audit_pages", AuditPage)

@@ -16,6 +16,7 @@ import msgspec
 
 from mcp_junction.protocol.correlation import made_at
 from mcp_junction.store.audit_index import PAGES, AuditIndex, read_pages
+from mcp_junction.store.audit_records import AuditFound, AuditQuery, AuditRow
 from mcp_junction.store.audit_terms import (
     PROMPT,
     PageSpot,
@@ -28,7 +29,6 @@ from mcp_junction.store.audit_terms import (
     when,
 )
 from mcp_junction.store.database import Database, Dialect, Query, Row, Rows
-from mcp_junction.store.records import AuditFound, AuditQuery, AuditRow
 from mcp_junction.store.table import UNREADABLE
 
 T = TypeVar("T")

@@ -21,8 +21,8 @@ import msgspec
 from mcp_junction.policy.decision import ALLOW, DENY, NO_GRANT
 from mcp_junction.policy.principal import Role
 from mcp_junction.protocol.correlation import made_at
+from mcp_junction.store.audit_records import UNKNOWN, AuditPage, AuditQuery, AuditRow
 from mcp_junction.store.database import Dialect
-from mcp_junction.store.records import UNKNOWN, AuditPage, AuditQuery, AuditRow
 
 MAX_PAGES: Final = 256
 """Pages of a segment: their numbers in it are bytes."""

@@ -6,14 +6,12 @@ that come in thousands are not tracked by the garbage collector (``gc=False``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.config.registration import ServerOptions
-from mcp_junction.policy.decision import ALLOW, DENY
 
 
 class ServerRecord(ServerOptions, frozen=True):
@@ -259,136 +257,3 @@ class EventRecord(msgspec.Struct, frozen=True, gc=False):
     type: str
     subject: str | None
     data: dict[str, Any]
-
-
-class AuditRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One row of the audit. Its encoding is a line of its page."""
-
-    writer: str
-    seq: int
-    at: float
-    kind: str
-    actor: str
-    role: str
-    action: str
-    correlation_id: str | None
-    server_id: str | None
-    target: str | None
-    decision: str | None
-    cached: bool
-    params_sha256: str | None
-    outcome: str | None
-    delivery: str | None
-    attempts: int
-    latency_ms: float | None
-    summary: str | None
-    detail: str | None
-    closes: str | None
-    # Rows that were written before there were governed calls end here.
-    agent_id: str | None = None
-    """The agent in whose name it was done, where that is not the actor."""
-    tool_name: str | None = None
-    """The server's own name of the tool that was asked for; ``target`` is what was called."""
-    rule: str | None = None
-    """What decided, as the policy names it."""
-    ticket_id: str | None = None
-    task_id: str | None = None
-
-    @property
-    def acting_agent(self) -> str:
-        """In whose name it was done."""
-        return self.actor if self.agent_id is None else self.agent_id
-
-
-UNKNOWN: Final = "unknown"
-"""The decision about a name that does not exist."""
-_FORMER_DECISIONS: Final = {"allowed": ALLOW, "denied": DENY}
-"""How decisions were written before there were governed calls."""
-
-_decode_row = msgspec.json.Decoder(AuditRow).decode
-
-
-class AuditPage(msgspec.Struct, frozen=True, gc=False):
-    """Audit rows that were stored together, with the MAC that chains them to the page before.
-
-    ``body`` has a row a line, ``tags`` sixteen bytes for each.
-    """
-
-    writer: str
-    first_seq: int
-    last_seq: int
-    first_at: float
-    last_at: float
-    mac: bytes
-    tags: bytes
-    body: bytes
-
-    @property
-    def lines(self) -> list[bytes]:
-        return self.body.split(b"\n")
-
-    def rows(self, texts: Sequence[bytes] = ()) -> Iterator[AuditRow]:
-        """Decode the rows that can be read and have all texts; verification reports the others."""
-        for line in self.lines:
-            if not all(text in line for text in texts):
-                continue
-            try:
-                row = _decode_row(line)
-            except msgspec.DecodeError:
-                continue
-            if row.decision in _FORMER_DECISIONS:
-                decision = _FORMER_DECISIONS[row.decision]
-                row = msgspec.structs.replace(row, decision=decision)
-            yield row
-
-
-class AuditHead(msgspec.Struct, frozen=True):
-    """A place in a chain: the number of a page's last row, and the page's MAC."""
-
-    writer: str
-    seq: int
-    mac: bytes
-
-
-class AuditWriter(msgspec.Struct, frozen=True):
-    """A process that writes one chain of the audit."""
-
-    writer: str
-    key_id: str
-    host: str
-    pid: int
-    opened_at: float
-    seen_at: float
-    closed_at: float | None = None
-
-
-class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query for rows of the audit, newest first."""
-
-    kind: str | None = None
-    actor: str | None = None
-    action: str | None = None
-    server_id: str | None = None
-    target: str | None = None
-    correlation_id: str | None = None
-    outcome: str | None = None
-    agent: str | None = None
-    """The acting agent."""
-    tool: str | None = None
-    """A tool by its server's own name for it, or by its canonical one."""
-    decision: str | None = None
-    own_calls_of: str | None = None
-    """The agent that asks: only what belongs to it is found."""
-    since: float | None = None
-    until: float | None = None
-    limit: int = 100
-    before: tuple[float, str, int] | None = None
-    """(at, writer, seq) of the last row of the page before."""
-
-
-class AuditFound(msgspec.Struct, frozen=True):
-    """Rows of the audit, newest first, as far as one request looked for them."""
-
-    rows: list[AuditRow]
-    before: tuple[float, str, int] | None
-    """Where to go on; None when there are no more."""

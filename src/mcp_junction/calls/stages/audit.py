@@ -29,7 +29,7 @@ from mcp_junction.protocol.frames import octets
 from mcp_junction.protocol.versions import SERVER_UNAVAILABLE
 from mcp_junction.redaction.payloads import LOOKED_AT
 from mcp_junction.store.audit import IntentCheck
-from mcp_junction.store.records import UNKNOWN
+from mcp_junction.store.audit_records import UNKNOWN
 from mcp_junction.telemetry.events import OutcomeName
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, SUSPENDED, Delivery, Outcome
