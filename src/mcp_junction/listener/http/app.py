@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -23,18 +22,17 @@ from mcp_junction.listener.dispatch import Dispatcher
 from mcp_junction.listener.http.exchange import AsgiExchange
 from mcp_junction.listener.http.guard import Guard, describe_denial, has_two_hosts
 from mcp_junction.listener.http.heads import Fields, has_handshake_version
-from mcp_junction.listener.http.host import (
-    METRICS,
-    App,
-    HttpHost,
-    Receive,
-    RestApp,
-    Scope,
-    Send,
+from mcp_junction.listener.http.host import METRICS, App, HttpHost, Receive, RestApp, Scope, Send
+from mcp_junction.listener.http.replies import (
+    HttpPost,
+    HttpRefusal,
+    HttpReply,
+    done,
+    refuse,
+    respond,
 )
-from mcp_junction.listener.http.replies import HttpPost, HttpReply, done, refuse, respond
 from mcp_junction.listener.http.sessions import HttpSession, SessionRegistry, discard_frame
-from mcp_junction.listener.http.stateless import StatelessFront
+from mcp_junction.listener.http.stateless import LISTEN, StatelessFront
 from mcp_junction.listener.replies import (
     CollectedReply,
     Reply,
@@ -56,13 +54,8 @@ _ENDPOINTS = "/mcp/"
 _API = "/api/"
 _PAGES = ("/oauth/", "/approvals/")
 _STATELESS = frozenset(version.encode() for version in STATELESS_VERSIONS)
-
-
-class HttpRefusal(NamedTuple):
-    """The HTTP status and message of a refused request."""
-
-    status: int
-    message: str
+_UNUSUAL = frozenset(("initialize", LISTEN))
+"""Methods whose requests are looked at more closely before they are answered."""
 
 
 class HttpListener:
@@ -108,29 +101,31 @@ class HttpListener:
         if principal is None:
             return None
         exchange.principal = principal
-        if given.session_id and not self._draining:
-            begun = self._begin_in_session(exchange, given, principal)
-            if begun is not None:
-                return begun
+        begun = None if self._draining else self._begin_usual(exchange, given, principal)
+        if begun is not None:
+            return begun
         post = HttpPost(principal, EVERYTHING, given, given.by_name, exchange.send, exchange)
         return self._read(post, exchange.body)
 
-    def _begin_in_session(
+    def _begin_usual(
         self, exchange: AsgiExchange, given: Fields, principal: Principal
     ) -> Awaitable[None] | None:
-        """Begin to answer a request of an open session; None for any other message."""
-        body = exchange.body
-        found = self._registry.find(given.session_id, principal, EVERYTHING)
-        if body is None or found is None:
+        """Begin to answer a request of a session or of a stateless client; None for any other."""
+        body, found = exchange.body, None
+        if given.session_id:
+            found = self._registry.find(given.session_id, principal, EVERYTHING)
+        if body is None or (found is None and not given.is_stateless):
             return None
         try:
             frame = requests.decode(body)
         except FrameError:
             return None
-        if not frame.id or not frame.method or frame.method == "initialize":
+        if not frame.id or not frame.method or frame.method in _UNUSUAL:
             return None
-        accept = given.by_name.get(b"accept")
-        reply = HttpReply(exchange.send, self._tasks, accept, exchange, found)
+        send, headers = exchange.send, given.by_name
+        if found is None:
+            return self._stateless.begin(frame, principal, EVERYTHING, headers, send, exchange)
+        reply = HttpReply(send, self._tasks, headers.get(b"accept"), exchange, found)
         return self._dispatcher.answer(found.session, frame, reply) or done()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -244,6 +239,7 @@ class HttpListener:
                 given.carries = carrying is not None
                 if carrying is None and endpoint is EVERYTHING and b"authorization" in headers:
                     given.is_checked = True
+                    given.is_stateless = headers.get(b"mcp-protocol-version") in _STATELESS
                     if has_handshake_version(headers):
                         given.session_id = headers.get(b"mcp-session-id", b"").decode("latin-1")
         post = HttpPost(principal, endpoint, given, headers, send, exchange, carrying)

@@ -27,7 +27,7 @@ _UNKEPT: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
 class Fields(list[tuple[bytes, bytes]]):
     """The headers of a request in order, as ASGI wants them, and by name: the last one wins."""
 
-    __slots__ = ("by_name", "carries", "is_checked", "session_id")
+    __slots__ = ("by_name", "carries", "is_checked", "is_stateless", "session_id")
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,6 +39,8 @@ class Fields(list[tuple[bytes, bytes]]):
         are let in, which has a key and carries nothing: all that does not depend on whose key."""
         self.session_id = ""
         """The session that it names, where it is checked and of the handshake era."""
+        self.is_stateless = False
+        """Whether it is checked, and of the stateless era."""
 
     def with_length(self, length: bytes) -> Fields:
         """Copy the headers with another content length."""
@@ -46,7 +48,7 @@ class Fields(list[tuple[bytes, bytes]]):
         fields += [(name, length if name == _NAME else value) for name, value in self]
         fields.by_name = {**self.by_name, _NAME: length}
         fields.carries, fields.is_checked = self.carries, self.is_checked
-        fields.session_id = self.session_id
+        fields.session_id, fields.is_stateless = self.session_id, self.is_stateless
         return fields
 
 

@@ -7,9 +7,9 @@ stateless reply cannot: closing the stream is how its client cancels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -39,6 +39,14 @@ class StreamKeeper(Protocol):
     def new_stream(self, tasks: TaskScope) -> EventStream: ...
 
 
+class RequestFront(Protocol):
+    """Where the requests of stateless clients run, by their replies."""
+
+    def usage_of(self, principal: Principal) -> QuotaUsage: ...
+
+    def cancel(self, reply: HttpReply) -> None: ...
+
+
 class HttpPost(msgspec.Struct, frozen=True):
     """A POST: who sent it to which endpoint, its headers, and where the response goes."""
 
@@ -63,8 +71,10 @@ class HttpReply(msgspec.Struct, eq=False):
     """The session that keeps its stream; None for a stateless request."""
     headers: Headers | None = None
     """The headers of the request, where one of them carries something for us."""
-    _usage: Callable[[], QuotaUsage] = QuotaUsage
-    """What the stream of a stateless request counts for."""
+    _front: RequestFront | None = None
+    """Where the request of a stateless client runs; None for one of a session."""
+    _principal: Principal | None = None
+    """Whose request that is."""
     correlation_id: str = ""
     """That of the call that it answers, if it is one."""
     _attaching: asyncio.Task[asyncio.Future[None]] | None = None
@@ -91,9 +101,23 @@ class HttpReply(msgspec.Struct, eq=False):
             if session is not None:
                 self.stream = session.new_stream(self._tasks)
             else:
-                self.stream = EventStream(0, self._tasks, self._usage(), resumable=False)
+                self.stream = EventStream(0, self._tasks, self._usage, resumable=False)
             self._attaching = self._tasks.spawn(self._attach(self.stream))
         return self.stream
+
+    @property
+    def _usage(self) -> QuotaUsage:
+        """What the stream of a stateless request counts for."""
+        if self._front is None or self._principal is None:
+            return QuotaUsage()
+        return self._front.usage_of(self._principal)
+
+    def leave(self) -> None:
+        """Cancel the request of a stateless client that has closed its stream."""
+        if self._front is not None:
+            self._front.cancel(self)
+        if self.stream is not None:
+            self.stream.detach()
 
     async def _attach(self, stream: EventStream) -> asyncio.Future[None]:
         """Begin the response; the stream of a session waits for a client that has left."""
@@ -168,6 +192,13 @@ async def respond(send: Send, reply: Reply, more: Sequence[tuple[bytes, bytes]] 
 
 async def done() -> None:
     """Nothing is left to be done."""
+
+
+class HttpRefusal(NamedTuple):
+    """The HTTP status and message of a refused request."""
+
+    status: int
+    message: str
 
 
 async def refuse(
