@@ -1,13 +1,21 @@
 """Which skills a tool is given, how many, and which of them is the primary one."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.search.static_table import MODEL
+from mcp_junction.search.static_table import MODEL, stack_vectors
 from mcp_junction.skills.classifier import Subject, TaxonomySkill, choose_skills, taxonomy
 from mcp_junction.skills.features import make_text, read_tool
-from mcp_junction.skills.offline import LocalModel, TrainedModel, embed_words, find_clusters
+from mcp_junction.skills.offline import (
+    LocalModel,
+    TrainedModel,
+    ZeroShot,
+    embed_words,
+    find_clusters,
+)
 
 OFFLINE = LocalModel()
 
@@ -131,3 +139,33 @@ def test_the_skills_to_begin_with_are_named_once_and_described():
     skills = taxonomy()
     assert len(skills) == len({one.id for one in skills}) == len({one.name for one in skills}) == 31
     assert all(one.description.isprintable() and len(one.description) > 20 for one in skills)
+
+
+def test_a_verdict_is_to_the_last_digit_the_same_whatever_else_is_judged_with_it():
+    words = [
+        "file",
+        "mail",
+        "song",
+        "map",
+        "note",
+        "send",
+        "find",
+        "list",
+        "zoo",
+        "invoice",
+        "lake",
+    ]
+    chance = random.Random(7)
+    names = [" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(40)]
+    tools = [subject(f"{name}. {name} of {words[n % 9]}") for n, name in enumerate(names)]
+    model, guess = TrainedModel.load(), ZeroShot()
+
+    def judge(some):
+        vectors = stack_vectors([tool.embedding for tool in some])
+        return model.judge([tool.text for tool in some], vectors), guess(vectors, taxonomy())
+
+    together = judge(tools)
+    for n, tool in enumerate(tools):
+        fewer = judge([tool, *tools[:n]])
+        for said, alone in zip(together, fewer, strict=True):
+            assert said[n].tobytes() == alone[0].tobytes()

@@ -67,7 +67,7 @@ class ZeroShot:
 
     def __call__(self, vectors: Matrix, skills: Sequence[TaxonomySkill]) -> Matrix:
         """Return the share of each skill for each vector; at least one skill."""
-        nearness = vectors @ stack_vectors(self._embed_skills(skills)).T
+        nearness = multiply_rows(vectors, stack_vectors(self._embed_skills(skills)).T)
         odds = numpy.exp((nearness - nearness.max(axis=1, keepdims=True)) / _TEMPERATURE)
         shares: Matrix = odds / odds.sum(axis=1, keepdims=True)
         return shares
@@ -239,7 +239,8 @@ class TrainedModel:
     def judge(self, texts: Sequence[ToolText], vectors: Matrix) -> Matrix:
         """Return the verdict on each text by itself."""
         by_terms = numpy.stack([self._weigh(text) for text in texts])
-        by_vector = VECTOR_SCALE * vectors @ self._of_vector[:-1] + self._of_vector[-1]
+        by_vector = multiply_rows(VECTOR_SCALE * vectors, self._of_vector[:-1])
+        by_vector += self._of_vector[-1]
         return average(normalize(by_terms), normalize(by_vector))
 
     def _weigh(self, text: ToolText) -> Matrix:
@@ -255,6 +256,15 @@ class TrainedModel:
         if pooled is None:
             return own
         return normalize(mix(own, pooled) / self.temperature)
+
+
+def multiply_rows(rows: Matrix, weights: Matrix) -> Matrix:
+    """Multiply each row by itself with a matrix.
+
+    All at once would round otherwise for another number of rows: the verdict on a tool must not
+    tell of others, which its reader may not see.
+    """
+    return numpy.stack([row @ weights for row in rows])
 
 
 def average(by_terms: Matrix, by_vector: Matrix) -> Matrix:
