@@ -56,15 +56,24 @@ def make_pages(rows: int) -> Iterator[tuple]:
     kinds = [Parts(BUSY if n % 3 == 0 else f"agent-{n % AGENTS}", n) for n in order]
     pick = itertools.cycle(kinds)
     for first in range(1, rows + 1, PAGE):
-        lines, keys, correlations = [], set(), []
+        lines, keys, correlations, places = [], set(), [], {}
         for seq in range(first, first + PAGE):
-            at, parts = START + seq / 100, rare_parts if seq in rare else next(pick)
+            at = START + seq / 100
+            if seq in rare:
+                parts = rare_parts
+            elif seq % 3:  # each third is one more of the caller before
+                parts = next(pick)
             if seq % 10:
                 correlation = f"j{int(at * 1000):x}-0a0b0c0d-{seq:x}"
             else:
                 correlation = f"req-{seq}"
                 correlations.append(correlation)
-            lines.append(f'["{WRITER}",{seq},{at:.3f}{parts.head}{correlation}{parts.tail}')
+            place = places.setdefault(id(parts), len(lines))
+            if place == len(lines):
+                lines.append(f'["{WRITER}",{seq},{at:.3f}{parts.head}{correlation}{parts.tail}')
+            else:  # as a writer does with the further calls of one caller to one tool
+                own = f'"{correlation}","{_DIGEST}",12.345,"{_SUMMARY}"'
+                lines.append(f"[{place},{at:.3f},{own}]")
             keys.add(parts.key)
         last = first + PAGE - 1
         times = START + first / 100, START + last / 100
