@@ -28,7 +28,7 @@ from mcp_junction.calls.tool_search import ToolSearch
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, shown_to, spelling_at
 from mcp_junction.catalog.live_catalog import ListChange, LiveCatalog, Review
-from mcp_junction.catalog.scope import Scopes
+from mcp_junction.catalog.scope import Scope, Scopes
 from mcp_junction.config.load import Config
 from mcp_junction.config.settings import UNLIMITED, quota_of
 from mcp_junction.eras.links import EraLinks
@@ -299,8 +299,8 @@ class Junction:
     def is_settled(self) -> bool:
         return self.startup.is_over or self.startup.check()
 
-    async def wait_until_settled(self) -> None:
-        await self.startup.wait()
+    async def wait_until_settled(self, scope: Scope | None = None) -> None:
+        await self.startup.wait(scope)
 
     async def wait_for_offer(self, call: Call) -> None:
         await self.startup.wait_for(call)

@@ -58,8 +58,8 @@ class Handshake:
         )
         return last_frame(answer)
 
-    async def notify(self, method: str) -> None:
-        message = frame(method, number=None)
+    async def notify(self, method: str, params: Json | None = None) -> None:
+        message = frame(method, params, number=None)
         answer = await post(self.served, self.role, message, self.path, mcp_session_id=self.session)
         assert answer.status_code == 202
 

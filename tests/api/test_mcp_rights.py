@@ -1,5 +1,6 @@
 """Every method of ``/mcp``, in every role and both eras: the table of rights rules there, too."""
 
+import asyncio
 import json
 
 import pytest
@@ -135,6 +136,41 @@ async def test_what_a_viewer_tells_reaches_no_server(gateway):
     admin = await Handshake.open(served, "admin")
     await admin.notify("notifications/roots/list_changed")
     assert "notifications/roots/list_changed" in await _seen_by_peer(served)
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_what_an_agent_tells_reaches_no_server_that_is_hidden_from_it(gateway):
+    served = await gateway(grants=False)
+    await served.register()
+    agent = await Handshake.open(served, "agent")
+    await agent.notify("notifications/roots/list_changed")
+    assert "result" in await agent.send("logging/setLevel", {"level": "debug"})
+    seen = await _seen_by_peer(served)
+    assert "notifications/roots/list_changed" not in seen
+    assert "logging/setLevel" not in seen
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_what_a_client_tells_servers_again_and_again_is_passed_on_now_and_then(gateway):
+    served = await gateway()
+    await served.register()
+    admin = await Handshake.open(served, "admin")
+    for number in range(40):
+        await admin.notify("notifications/roots/list_changed", {"_meta": {"number": number}})
+    await admin.notify("notifications/roots/list_changed", {"long": "x" * 100_000})
+    async with asyncio.timeout(20):
+        while (told := await _roots_seen_by_peer(served))[-1] is not None:
+            pass
+    assert told[0] == {"_meta": {"number": 0}}, "the first at once"
+    assert len(told) < 40
+
+
+async def _roots_seen_by_peer(served) -> list[dict | None]:
+    """The params of the notifications of changed roots that came to the server."""
+    answer = (await served.call("peer.seen")).json()
+    messages = json.loads(answer["content"][0]["text"])
+    method = "notifications/roots/list_changed"
+    return [one.get("params") for one in messages if one.get("method") == method]
 
 
 @pytest.mark.parametrize("role", REFUSED)

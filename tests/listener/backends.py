@@ -11,7 +11,7 @@ from tests.fakes.pipeline_parts import TestParts
 from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.pipeline import build_handlers
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint
-from mcp_junction.catalog.scope import OPEN_SCOPES, Scope
+from mcp_junction.catalog.scope import OPEN, OPEN_SCOPES, Scope
 from mcp_junction.config.settings import Quota, Settings
 from mcp_junction.errors import FrameError
 from mcp_junction.listener.dispatch import Dispatcher
@@ -69,7 +69,7 @@ class FakeBackend:
     def reachable_junctions(self, scope: Scope) -> set[str]:
         return {self.junction_id, "behind"}
 
-    async def wait_until_settled(self) -> None:
+    async def wait_until_settled(self, scope: Scope = OPEN) -> None:
         if not self.is_settled:
             await self._gate.wait()
 
@@ -97,7 +97,7 @@ class FakeBackend:
 
     has_all_instructions = True
 
-    async def wait_for_instructions(self) -> None:
+    async def wait_for_instructions(self, scope: Scope) -> None:
         """Nobody is waited for."""
 
     async def subscribe(

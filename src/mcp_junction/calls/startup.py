@@ -13,6 +13,7 @@ from mcp_junction.calls.methods import TASKS
 from mcp_junction.calls.stages.own import name_of_tool
 from mcp_junction.catalog.items import RESOURCES
 from mcp_junction.catalog.live_catalog import LiveCatalog
+from mcp_junction.catalog.scope import Scope
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.upstream import Upstream
 
@@ -45,9 +46,13 @@ class ServerStartup:
         """Whether it is up or has failed, or what it offers was known before."""
         return server.settled.is_set() or server.key in self._live_catalog.catalog.offerings
 
-    async def wait(self) -> None:
-        """Wait for every server, at most ``limit`` seconds."""
-        unknown = [server for server in self._servers.values() if not self._is_known(server)]
+    async def wait(self, scope: Scope | None = None) -> None:
+        """Wait for every server, or those that a Scope may show, at most ``limit`` seconds."""
+        unknown = [
+            server
+            for key, server in self._servers.items()
+            if not self._is_known(server) and (scope is None or scope.could_see(key))
+        ]
         waits = [self._tasks.spawn(server.settled.wait()) for server in unknown]
         try:
             if waits:
@@ -57,7 +62,7 @@ class ServerStartup:
                 wait.cancel()
 
     async def wait_for(self, call: Call) -> None:
-        """Wait until a server offers the target of ``call``, or all servers have started.
+        """Wait until a server offers the target of ``call``, or all that it may see have started.
 
         The call counts as one in flight meanwhile. One that is over its principal's quota does not
         wait: it is refused where it goes on.
@@ -65,7 +70,7 @@ class ServerStartup:
         usage = call.caller.usage
         if usage.calls >= usage.quota.calls:
             return
-        over = self._tasks.spawn(self.wait())
+        over = self._tasks.spawn(self.wait(call.caller.scope))
         usage.calls += 1
         try:
             while not over.done() and not self._is_offered(call):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -100,11 +101,11 @@ class ServerSummary:
         """Whether every server has sent its instructions, or is not waited for."""
         return self._startup.check()
 
-    async def wait_for_instructions(self) -> None:
-        """Wait for the instructions of starting servers, at most ``instructions_wait_ms``."""
+    async def wait_for_instructions(self, scope: Scope) -> None:
+        """Wait for the instructions of servers of a Scope, at most ``instructions_wait_ms``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._wait):
-                await self._startup.wait()
+                await self._startup.wait(scope)
 
     def reachable_junctions(self, scope: Scope) -> set[str]:
         """The ids of this Junction and of all Junctions behind the servers in a Scope."""
@@ -153,12 +154,12 @@ class ListenerHost(Protocol):
         """Whether there was a moment at which every server was up or had failed."""
         ...
 
-    async def wait_until_settled(self) -> None:
-        """Wait until it is settled, for a limited time."""
+    async def wait_until_settled(self, scope: Scope) -> None:
+        """Wait until the servers that a Scope may show have started, for a limited time."""
         ...
 
     async def wait_for_offer(self, call: Call) -> None:
-        """Wait until a server offers the target of ``call``, or all servers have started."""
+        """Wait until a server offers the target of ``call``, or all that it may see are up."""
         ...
 
     def spelling(self, endpoint: Endpoint, principal: Principal) -> Spelling:
@@ -185,7 +186,8 @@ class OwnAnswers:
         summary = self._backend.summary
         if summary.has_all_instructions:
             return self._initialized(session, frame_id)
-        return _after(summary.wait_for_instructions, self._initialized, session, frame_id)
+        wait = partial(summary.wait_for_instructions, session.scope)
+        return _after(wait, self._initialized, session, frame_id)
 
     def _initialized(self, session: Session, frame_id: bytes) -> Reply:
         answer: dict[str, Any] = {
@@ -201,7 +203,8 @@ class OwnAnswers:
         """Greet a stateless client, once the servers are up."""
         if self._backend.is_settled:
             return self._discovered(client, frame_id)
-        return _after(self._backend.wait_until_settled, self._discovered, client, frame_id)
+        wait = partial(self._backend.wait_until_settled, client.scope)
+        return _after(wait, self._discovered, client, frame_id)
 
     def _discovered(self, client: StatelessClient, frame_id: bytes) -> Reply:
         found: dict[str, Any] = {
@@ -230,7 +233,8 @@ class OwnAnswers:
         given = client, frame_id, kind, cursor, meta
         if self._backend.is_settled or client.has_listed:
             return self._page(*given)
-        return _after(self._backend.wait_until_settled, self._page, *given)
+        wait = partial(self._backend.wait_until_settled, client.scope)
+        return _after(wait, self._page, *given)
 
     def _page(
         self,

@@ -235,7 +235,7 @@ class StatelessDispatcher:
     ) -> Reply:
         try:
             if wanted.resource_subscriptions and not self._backend.is_settled:
-                await self._backend.wait_until_settled()
+                await self._backend.wait_until_settled(listen.scope)
             done = await self._backend.relay.subscribe(
                 listen, self._backend.snapshot, wanted.resource_subscriptions
             )

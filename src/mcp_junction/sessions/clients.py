@@ -25,6 +25,10 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.upstream import Upstream
 
 DELAY: Final = 0.02
+TOLD_AFTER: Final = 0.1
+"""Seconds in which what a client tells servers again becomes one notification."""
+MOST_TOLD: Final = 4_096
+"""Bytes of its params that are passed on at most."""
 
 
 class Coalescer:
@@ -86,7 +90,11 @@ class ConnectedClients:
         own = upstream.session
         assert own is None or isinstance(own, Session)
         sessions = self.sessions if own is None else {own}
-        wanted = [one.log_level or 0 for one in sessions if one.is_open and one.may_call]
+        wanted = [
+            one.log_level or 0
+            for one in sessions
+            if one.is_open and one.may_call and one.scope.could_see(upstream.key)
+        ]
         if wanted:
             await upstream.set_log_level(LOG_LEVELS[min(wanted)], exactly=True)
 
@@ -107,13 +115,33 @@ class ClientRelay:
         self._servers = servers
         self._clients = clients
         self._tasks = tasks
+        self._next: dict[tuple[Session, str], Raw | bytes | None] = {}
+        """What a session has told servers a moment ago, with the params of the next, if it came."""
 
     def notify_servers(self, session: Session, method: str, params: Raw | bytes) -> None:
-        """Pass a client's notification on to every server."""
+        """Pass a client's notification on to the servers that it may see.
+
+        Of those that follow soon only the last is passed on, later; long params are left out.
+        """
+        if len(params) > MOST_TOLD:
+            params = b""
+        told = session, method
+        if told in self._next:
+            self._next[told] = params
+            return
+        self._next[told] = None
+        asyncio.get_running_loop().call_later(TOLD_AFTER, self._notify_next, told)
+        scope = session.scope
         for upstream in self._links():
             whose = session if upstream.is_isolated else None
-            if upstream.link is not None and upstream.session is whose:
-                upstream.link.notify(method, params)
+            link = upstream.link if upstream.session is whose else None
+            if link is not None and scope.could_see(upstream.key):
+                link.notify(method, params)
+
+    def _notify_next(self, told: tuple[Session, str]) -> None:
+        params = self._next.pop(told)
+        if params is not None and told[0].is_open and told[0].may_call:
+            self.notify_servers(*told, params)
 
     async def update_log_levels(self) -> None:
         """Tell every server the log level that is wanted of it now."""
