@@ -29,8 +29,7 @@ from mcp_junction.listener.http.forwarded import Forwarded
 from mcp_junction.listener.http.guard import guard_for, is_loopback
 from mcp_junction.listener.http.host import App
 from mcp_junction.listener.http.owner import OwnerCheck
-from mcp_junction.listener.http.protocol import protocol_for
-from mcp_junction.listener.http.server import HttpServer, make_certificate
+from mcp_junction.listener.http.server import HttpServer, make_certificate, protocol_for
 from mcp_junction.listener.http.sessions import SessionRegistry
 from mcp_junction.listener.http.stateless import StatelessFront
 from mcp_junction.listener.stateless import StatelessDispatcher

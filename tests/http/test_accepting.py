@@ -13,8 +13,7 @@ from mcp_junction.app import Junction
 from mcp_junction.config.load import without_file
 from mcp_junction.errors import JunctionError
 from mcp_junction.identity.keys import KeyRing
-from mcp_junction.listener.http.protocol import protocol_for
-from mcp_junction.listener.http.server import HttpServer, stop_accepting
+from mcp_junction.listener.http.server import HttpServer, protocol_for, stop_accepting
 from mcp_junction.service import Service
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.tasks import TaskScope

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from mcp_junction.listener.http.protocol import protocol_for
+from mcp_junction.listener.http.server import protocol_for
 from mcp_junction.tasks import TaskScope
 
 HEAD = b"POST /mcp HTTP/1.1\r\nhost: x\r\nAuthorization: Bearer k\r\nContent-Length: %d\r\n\r\n"

@@ -11,8 +11,9 @@ import uvicorn
 from tests.http.wire import BOUND, Wire
 from uvicorn.server import ServerState
 
-from mcp_junction.listener.http.protocol import MAX_QUEUED, Patience, protocol_for
-from mcp_junction.listener.http.server import stop_accepting
+from mcp_junction.listener.http.exchange import Patience
+from mcp_junction.listener.http.protocol import MAX_QUEUED
+from mcp_junction.listener.http.server import protocol_for, stop_accepting
 from mcp_junction.tasks import TaskScope
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -220,6 +221,70 @@ async def test_what_is_not_http_is_refused_and_hung_up_on(site, wire, garbage):
 async def test_an_upgrade_is_answered_as_if_it_had_not_been_asked_for(wire):
     wire.request("GET", "/plain", connection="upgrade", upgrade="websocket")
     assert (await wire.response()).status == 200
+
+
+UPGRADES = {
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMA\r\n",
+    "unknown": b"Connection: keep-alive, upgrade\r\nUpgrade: x\r\n",
+    "expecting": b"Expect: 100-continue\r\nConnection: upgrade\r\nUpgrade: x\r\n",
+}
+INNER = b"POST /inner HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+SIZED = b"Content-Length: %d\r\n\r\n%b" % (len(INNER), INNER)
+IN_CHUNKS = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(INNER), INNER)
+
+
+@pytest.mark.req("R-ANSWER")
+@pytest.mark.parametrize("cut", [0, 1, 30, 70, 150, 220, 260])
+@pytest.mark.parametrize("body", [SIZED, IN_CHUNKS], ids=["sized", "chunked"])
+@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
+async def test_the_body_behind_an_offered_upgrade_is_that_requests(site, wire, upgrade, body, cut):
+    sent = (
+        b"POST /in HTTP/1.1\r\nHost: x\r\n"
+        + upgrade
+        + body
+        + b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
+    wire.send(sent[:cut])
+    await asyncio.sleep(0.01)
+    wire.send(sent[cut:])
+    first = await wire.response()
+    if first.status == 100:
+        first = await wire.response()
+    assert [first.body, (await wire.response()).body] == [b"/in", b"/next"]
+    assert site.bodies == [INNER, b""]
+    assert [scope["path"] for scope in site.scopes] == ["/in", "/next"]
+
+
+async def test_a_tunnel_is_refused_and_hung_up_on(site, wire):
+    wire.send(b"CONNECT other:443 HTTP/1.1\r\nHost: x\r\n\r\n" + INNER)
+    assert (await wire.response()).status == 400
+    assert await wire.closed() == b""
+    assert not site.scopes
+
+
+@pytest.mark.req("S-01")
+async def test_what_follows_a_body_is_no_header(site, wire):
+    head = b"POST /in HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: host\r\n\r\n"
+    wire.send(head + b"5\r\nhello\r\n0\r\nHost: y\r\nAuthorization: Bearer z\r\n\r\n")
+    assert (await wire.response()).status == 200
+    (scope,) = site.scopes
+    assert [name for name, _ in scope["headers"]] == [b"host", b"transfer-encoding", b"trailer"]
+    assert scope["headers"].by_name[b"host"] == b"x"
+    wire.send(head + b"0\r\n" + b"x: %b\r\n" % (b"y" * 1000) * 70)
+    assert (await wire.response()).status == 431
+
+
+async def test_nobody_is_told_to_go_on_in_the_middle_of_a_response(site, wire):
+    site.doors["/slow"] = asyncio.Event()
+    wire.request("GET", "/slow")
+    await site.started.get()
+    wire.request("POST", "/in", expect="100-continue", content_length="5")
+    await asyncio.sleep(0.01)
+    site.doors["/slow"].set()
+    assert (await wire.response()).body == b"/slow"
+    assert (await wire.head()).status == 100
+    wire.send(b"hello")
+    assert (await wire.response()).body == b"/in"
 
 
 async def test_an_app_that_fails_leaves_an_answer_and_no_connection(wire, caplog):

@@ -345,6 +345,27 @@ async def test_every_way_to_end_a_body_is_understood(answer, closes):
             assert origin.connections == connections
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged",
+        b"HTTP/1.1 200 OK\r\ncontent-le",
+        b"garbage\r\n\r\n",
+        b"H",
+    ],
+)
+async def test_what_follows_a_response_unasked_is_nobodys(more):
+    async def say_too_much(visit: Visit) -> None:
+        visit.raw(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello" + more)
+
+    async with pooled(say_too_much) as (origin, pool):
+        for connections in (1, 2, 3):
+            asking = send(pool)
+            assert await asking.end() == ""
+            assert (asking.statuses, asking.body) == ([200], b"hello")
+            assert origin.connections == connections, "each is given up"
+
+
 async def test_a_server_that_switches_to_another_protocol_has_not_answered(caplog):
     async def switch(visit: Visit) -> None:
         visit.raw(b"HTTP/1.1 101 Switching\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")

@@ -1,4 +1,4 @@
-"""AsgiExchange: one request and the response to it, as ASGI's receive and send.
+"""AsgiExchange: one request and the response to it, as ASGI's receive and send. Patience with it.
 
 It writes heads and chunks; the connection itself, and what is read from it, is ``protocol.py``'s.
 """
@@ -22,6 +22,17 @@ STATUS: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in
 _BODILESS = (204, 304)
 _LARGE = 64 * 1024
 _SIZE: Final = b"\r\ncontent-length: "
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long a request may take to come in; a slower client is cut off."""
+
+    head: float = 30.0
+    """Seconds for the head and the first byte of the body."""
+    body: float = 60.0
+    """Seconds without a byte of the body, and for the whole body beside what ``rate`` allows."""
+    rate: int = 1024
+    """The least bytes per second of a body."""
 
 
 class ClientConnection(Protocol):

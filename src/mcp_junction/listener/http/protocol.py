@@ -15,12 +15,11 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import httptools
-import msgspec
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from mcp_junction.listener.http.exchange import STATUS, AsgiExchange
-from mcp_junction.listener.http.heads import CachedHead, Fields, cache_head
+from mcp_junction.listener.http.exchange import STATUS, AsgiExchange, Patience
+from mcp_junction.listener.http.heads import CachedHead, Fields, cache_head, rewrite_head
 from mcp_junction.listener.http.owner import is_own_peer
 from mcp_junction.policy.quotas import Quotas, QuotaUsage
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
@@ -35,25 +34,15 @@ MAX_QUEUED: Final = 16
 _BLANK = (b" ", b"\t")
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """How long a request may take to come in; a slower client is cut off."""
-
-    head: float = 30.0
-    """Seconds for the head and the first byte of the body."""
-    body: float = 60.0
-    """Seconds without a byte of the body, and for the whole body beside what ``rate`` allows."""
-    rate: int = 1024
-    """The least bytes per second of a body."""
-
-
 class HttpProtocol(asyncio.Protocol):
     """One connection of a client. ``protocol_for`` makes the class that uvicorn is given."""
 
     __slots__ = (
         "_answer_checked", "_app", "_base", "_begun", "_body", "_body_size", "_cached_head",
-        "_current", "_due", "_fields", "_header_bytes", "_idle_after", "_idle_since",
-        "_is_own_peer", "_keep_alive", "_last_active", "_last_scope", "_loop", "_parser", "_paused",
-        "_queue", "_resumed", "_state", "_timer", "_transport", "_url", "_usage", "written",
+        "_current", "_due", "_fields", "_has_head", "_header_bytes", "_idle_after", "_idle_since",
+        "_is_own_peer", "_keep_alive", "_last_active", "_last_scope", "_loop", "_owes_continue",
+        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_url",
+        "_usage", "written",
     )  # fmt: skip
 
     max_body: int
@@ -95,6 +84,8 @@ class HttpProtocol(asyncio.Protocol):
         self._url = b""
         self._fields = Fields()
         self._header_bytes = 0
+        self._has_head = False  # whether it is complete: what follows the body is no part of it
+        self._owes_continue = False
         self._body: list[bytes] = []
         self._body_size = 0
 
@@ -132,16 +123,25 @@ class HttpProtocol(asyncio.Protocol):
                 self._take(AsgiExchange(self, scope, body))
                 return
         self._last_scope = None
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # not offered here; the request itself was complete and is answered
-        except httptools.HttpParserError:
-            self._refuse(400, b"this is not HTTP")
+        self._parse(data)
         if self._begun:
             self._watch()
         elif begins:
             self._remember(data)
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # No upgrade is offered. The parser would read on as if there were no body.
+            head = rewrite_head(self._parser, self._url, self._fields, self._owes_continue)
+            if head is None:
+                self._refuse(400, b"this is no HTTP for here")
+                return
+            self._parser = httptools.HttpRequestParser(self)
+            self._parse(head + data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self._refuse(400, b"this is not HTTP")
 
     def _remember(self, data: bytes) -> None:
         """Cache the head of ``data``, which was exactly one request."""
@@ -260,15 +260,27 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(431, b"the headers are too large")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, b"the headers are too large")
+        if self._has_head:
+            return
         name = name.lower()
         if value[-1:] in _BLANK:  # httptools leaves it at the end
             value = value.strip(b" \t")
         self._fields.append((name, value))
         self._fields.by_name[name] = value
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(431, b"the headers are too large")
-        if name == b"expect" and self._transport is not None:
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        self._owes_continue = b"expect" in self._fields.by_name
+        if self._current is None:
+            self._continue()
+
+    def _continue(self) -> None:
+        """Have a client that waits for it send the body, once all before is answered."""
+        if self._owes_continue and self._transport is not None:
+            self._owes_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -281,6 +293,8 @@ class HttpProtocol(asyncio.Protocol):
             self._body = []
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return  # the parser takes the body for what comes after the upgrade
         self._begun = 0.0
         scope = {**self._base, **self._scope()}
         parts, self._body = self._body, []
@@ -362,6 +376,7 @@ class HttpProtocol(asyncio.Protocol):
         elif self._queue and not self._paused:  # a client that does not read gets no more done
             self._next()
         elif self._begun:
+            self._continue()
             self._watch()
 
     def _next(self) -> None:
@@ -382,19 +397,3 @@ class HttpProtocol(asyncio.Protocol):
             head = b"%bcontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self._transport.write(head % (STATUS[status], len(words)) + words)
         self._transport.close()
-
-
-def protocol_for(
-    tasks: TaskScope,
-    max_body: int,
-    patience: Patience | None = None,
-    stalls: StallSweep | None = None,
-    quotas: Quotas | None = None,
-) -> type[HttpProtocol]:
-    """Make the protocol class for uvicorn, with its limits and the owner of its tasks.
-
-    ``stalls`` cuts clients that read nothing; ``quotas`` counts unsent bytes per principal.
-    """
-    patience = patience or Patience()
-    own = {"tasks": tasks, "max_body": max_body, "patience": patience}
-    return type("Protocol", (HttpProtocol,), {**own, "stalls": stalls, "quotas": quotas})

@@ -21,8 +21,12 @@ from typing import Any, Final
 import uvicorn
 
 from mcp_junction.errors import UsageError
+from mcp_junction.listener.http.exchange import Patience
 from mcp_junction.listener.http.host import App
 from mcp_junction.listener.http.protocol import HttpProtocol
+from mcp_junction.policy.quotas import Quotas
+from mcp_junction.resilience.stalls import StallSweep
+from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.dialer import fingerprint, refuse_password
 
 log = logging.getLogger("mcp_junction.http")
@@ -206,3 +210,19 @@ async def stop_accepting(servers: Iterable[asyncio.Server]) -> None:
 async def _turns() -> None:
     for _ in range(_TURNS):
         await asyncio.sleep(0)
+
+
+def protocol_for(
+    tasks: TaskScope,
+    max_body: int,
+    patience: Patience | None = None,
+    stalls: StallSweep | None = None,
+    quotas: Quotas | None = None,
+) -> type[HttpProtocol]:
+    """Make the protocol class for uvicorn, with its limits and the owner of its tasks.
+
+    ``stalls`` cuts clients that read nothing; ``quotas`` counts unsent bytes per principal.
+    """
+    patience = patience or Patience()
+    own = {"tasks": tasks, "max_body": max_body, "patience": patience}
+    return type("Protocol", (HttpProtocol,), {**own, "stalls": stalls, "quotas": quotas})

@@ -77,8 +77,9 @@ class Connection(asyncio.Protocol):
     """Parses responses and hands them to the exchange under way."""
 
     __slots__ = (
-        "_exchange", "_header_bytes", "_headers", "_on_closed", "_on_idle", "_parser", "_stalls",
-        "_transport", "_until_close", "idle_since", "written",
+        "_answered", "_exchange", "_has_more", "_header_bytes", "_headers", "_keeps_alive",
+        "_on_closed", "_on_idle", "_parser", "_stalls", "_transport", "_until_close", "idle_since",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +97,11 @@ class Connection(asyncio.Protocol):
         self._header_bytes = 0
         self._until_close = False
         self._exchange: HttpExchange | None = None
+        self._answered: HttpExchange | None = None
+        """The exchange whose response is complete, until all that has come is parsed."""
+        self._keeps_alive = False
+        self._has_more = False
+        """Whether something follows the response that nobody has asked for."""
         self._transport: asyncio.Transport | None = None
         self.idle_since = 0.0
 
@@ -160,6 +166,19 @@ class Connection(asyncio.Protocol):
             self._fail(f"its response is not HTTP: {error}")
         except httptools.HttpParserUpgrade:
             self._fail("it switches to another protocol, which it was not asked for")
+        if self._answered is not None:
+            self._finish(self._answered)
+
+    def _finish(self, exchange: HttpExchange) -> None:
+        """Go on after a complete response; not with a connection that is out of step."""
+        self._answered = None
+        if self._has_more:
+            self.abort()
+        elif self._keeps_alive and self.is_usable:
+            self._on_idle(self)
+        elif self._transport is not None:
+            self._transport.close()
+        exchange.on_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange = self._release()
@@ -184,6 +203,7 @@ class Connection(asyncio.Protocol):
     # -- httptools
 
     def on_message_begin(self) -> None:
+        self._has_more = self._answered is not None
         self._headers = {}
         self._header_bytes = 0
         self._until_close = False
@@ -212,12 +232,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._exchange is None or self._parser.get_status_code() < 200:
             return
-        exchange, self._exchange = self._exchange, None
-        exchange.connection = None
+        self._answered, self._exchange = self._exchange, None
+        self._answered.connection = None
         self._until_close = False  # until the next response begins, nothing is
-        keep = self._parser.should_keep_alive()
-        if keep and self.is_usable:
-            self._on_idle(self)
-        elif self._transport is not None:
-            self._transport.close()
-        exchange.on_complete()
+        self._keeps_alive = self._parser.should_keep_alive()
