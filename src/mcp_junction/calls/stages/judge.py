@@ -98,14 +98,8 @@ class _DecisionByRoute(msgspec.Struct, frozen=True, gc=False):
     decision: PolicyDecision
     made_of: tuple[Principal, Route]
     """Keeps these alive: it is found by their ids."""
-
-
-class _ConditionByRoute(msgspec.Struct, frozen=True, gc=False):
-    """What was decided about such calls where one grant covers them, if they meet its condition."""
-
-    decided: _DecisionByRoute
-    condition: GrantCondition
-    grants: GrantSet
+    condition: tuple[GrantCondition, GrantSet] | None = None
+    """What each call has to meet, where the one grant that covers them has a condition."""
 
 
 class Authorizer:
@@ -120,9 +114,6 @@ class Authorizer:
         self._decided: dict[tuple[int, int], _DecisionByRoute] = {}
         """What was decided by the policy and the settings of tools as they were last."""
         self._decided_by = 0, 0
-        self._judged: dict[tuple[int, int], _ConditionByRoute] = {}
-        """The same where a condition has to be met by each call."""
-        self._judged_by = 0, 0
 
     def decide(
         self, call: Call, route: Route, kind: ListKind, arguments: Arguments | None = None
@@ -169,6 +160,8 @@ class Authorizer:
                 and call.address.kind is known.kind
                 and call.carried is NOTHING_CARRIED
             ):
+                if known.condition is not None:
+                    return self._authorize_by_condition(call, known, *known.condition, following)
                 call.facts = facts = known.facts
                 call.decision, call.policy_version = known.decision, known.version
                 call.is_plain = facts.is_plain and "requestState" not in call.params
@@ -177,38 +170,24 @@ class Authorizer:
                 return following(call)
             if call.address.kind is TASKS:
                 return self._authorize_task(call, following)
-            judged = self._find_judged(call) if policy.conditional else None
-            if judged is not None:
-                return self._authorize_by_condition(call, judged, following)
             return self._authorize_anew(call, following)
 
         return authorize
 
-    def _find_judged(self, call: Call) -> _ConditionByRoute | None:
-        """Find what was decided about calls like this one, if that still holds for it."""
-        judged = self._judged.get((id(call.caller.principal), id(call.route)))
-        if judged is None or call.carried is not NOTHING_CARRIED:
-            return None
-        known = judged.decided
-        if (
-            known.version != self._policy.version
-            or known.generation != self._facts.settings.generation
-            or not known.since <= self._now() < known.until
-            or call.address.kind is not known.kind
-        ):
-            return None
-        return judged
-
     def _authorize_by_condition(
-        self, call: Call, judged: _ConditionByRoute, following: Handler
+        self,
+        call: Call,
+        known: _DecisionByRoute,
+        condition: GrantCondition,
+        grants: GrantSet,
+        following: Handler,
     ) -> Awaitable[Outcome]:
         """Decide about a call by the condition of the one grant that covers it."""
-        known = judged.decided
         call.facts, call.policy_version = known.facts, known.version
         target = known.facts.target
-        subject = ConditionSubject(judged.grants, target, JudgedCall(call))
+        subject = ConditionSubject(grants, target, JudgedCall(call))
         try:
-            failure = judged.condition.find_failure(subject, self._now())
+            failure = condition.find_failure(subject, self._now())
         except ArgumentsError as error:
             return refuse_arguments(str(error), ())
         if failure is None:
@@ -216,29 +195,43 @@ class Authorizer:
             call.is_plain = known.facts.is_plain and "requestState" not in call.params
             return following(call)
         (grant,) = known.decision.grants
-        call.decision = denied = deny_by_conditions(judged.grants, target, [(grant, failure)])
+        call.decision = denied = deny_by_conditions(grants, target, [(grant, failure)])
         return refuse(call, denied)
 
-    def _keep_judged(self, call: Call, route: Route, decision: PolicyDecision, now: float) -> None:
-        """Remember a decision that a condition has led to, if one grant alone covers the call."""
+    def _keep(self, call: Call, route: Route, decision: PolicyDecision, now: float) -> None:
+        """Remember a decision that holds for calls like this one, or does if a condition is met."""
         principal, facts = call.caller.principal, call.facts
         assert facts is not None
-        if len(decision.grants) != 1 or facts.is_high_risk or call.method not in NAMED:
-            return
-        (grant,) = decision.grants
-        grants, target = self._policy.of(principal.grantee or principal.id), facts.target
-        condition = grants.conditions.get(grant.id)
+        until, condition = decision.valid_until, None
+        if not decision.cached:
+            condition = self._find_condition(call, facts, decision)
+            if condition is None:
+                return
+            (grant,) = decision.grants
+            until = FOREVER if grant.expires_at is None else grant.expires_at
+        by = call.policy_version, self._facts.settings.generation
+        if by != self._decided_by or len(self._decided) >= _MAX_DECIDED:
+            self._decided.clear()  # some hold all grants of their agents, as they were
+            self._decided_by = by
+        made_of = principal, route
+        self._decided[id(principal), id(route)] = _DecisionByRoute(
+            *by, now, until, call.address.kind, facts, decision, made_of, condition
+        )
+
+    def _find_condition(
+        self, call: Call, facts: ToolFacts, decision: PolicyDecision
+    ) -> tuple[GrantCondition, GrantSet] | None:
+        """Find the condition that has led to a decision, if one grant alone covers the call."""
+        principal, target = call.caller.principal, facts.target
+        is_usual = call.method in NAMED and not facts.is_high_risk
+        if not self._policy.conditional or not is_usual or len(decision.grants) != 1:
+            return None
+        grants = self._policy.of(principal.grantee or principal.id)
+        condition = grants.conditions.get(decision.grants[0].id)
         covering = grants.matching(target.kind, target.server_id, target.name)
         if condition is None or len(covering) != 1 or grants.agent_id != decision.agent_id:
-            return
-        by = call.policy_version, self._facts.settings.generation
-        if by != self._judged_by or len(self._judged) >= _MAX_DECIDED:
-            self._judged.clear()  # each holds all grants of its agent, as they were
-            self._judged_by = by
-        until = FOREVER if grant.expires_at is None else grant.expires_at
-        kind, made_of = call.address.kind, (principal, route)
-        decided = _DecisionByRoute(*by, now, until, kind, facts, decision, made_of)
-        self._judged[id(principal), id(route)] = _ConditionByRoute(decided, condition, grants)
+            return None
+        return condition, grants
 
     def _authorize_anew(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         """Ask the policy about a call, and keep the answer where that is good for the next one."""
@@ -252,17 +245,8 @@ class Authorizer:
             return refuse_arguments(str(error), ())
         if call.carried is NOTHING_CARRIED:
             call.is_plain = facts.is_plain and "requestState" not in call.params
-            if decision.allowed and decision.cached and route.item is not None:
-                by = version, self._facts.settings.generation
-                if by != self._decided_by or len(self._decided) >= _MAX_DECIDED:
-                    self._decided.clear()
-                    self._decided_by = by
-                principal = call.caller.principal
-                self._decided[id(principal), id(route)] = _DecisionByRoute(
-                    *by, now, decision.valid_until, kind, facts, decision, (principal, route)
-                )
-            elif decision.allowed and self._policy.conditional and route.item is not None:
-                self._keep_judged(call, route, decision, now)
+            if decision.allowed and route.item is not None:
+                self._keep(call, route, decision, now)
         if decision.allowed or (decision.rule == TOKEN and _brings_ticket(call)):
             return following(call)
         return refuse(call, decision)
