@@ -24,13 +24,12 @@ from mcp_junction.catalog.items import (
     ServerLists,
 )
 from mcp_junction.catalog.name_history import URIS, NameHistories
-from mcp_junction.catalog.own_tools import ListedTokens, list_search
+from mcp_junction.catalog.own_tools import ListedTokens, SearchRule
 from mcp_junction.catalog.resources import ResourceView
 from mcp_junction.catalog.roll import DEPARTED, PRESENT, NumberedList
 from mcp_junction.catalog.scope import OPEN, Scope
-from mcp_junction.catalog.view import View, Visible
+from mcp_junction.catalog.view import View
 from mcp_junction.config.settings import ALL
-from mcp_junction.policy.principal import admit_all
 from mcp_junction.protocol import names
 from mcp_junction.protocol.merged_list import PageCache
 from mcp_junction.protocol.names import Pair, Spelling
@@ -241,20 +240,15 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         place = spelling, kind, scope.endpoint, scope.agent
         found = self._views.get(place)
         if found is None or found.scope is not scope:
-            visible = self._visible(scope, kind)
-            history = self.histories.of(scope, spelling, kind)
+            exposure = scope.endpoint.exposure or self.exposure
+            rule = SearchRule(exposure, self.exposure_tokens, self.favourites, self.skills)
             found = View(
-                visible,
-                history,
+                scope,
+                kind,
+                *self._visible(scope, kind),
+                self.histories.of(scope, spelling, kind),
                 self.resources(scope),
-                search=list_search(
-                    visible,
-                    history.plain.names,
-                    self.exposure,
-                    self.exposure_tokens,
-                    self.favourites,
-                    self.skills,
-                ),
+                search=rule if kind is TOOLS and exposure != ALL else None,
                 timeout=self.timeout,
                 page_size=self.page_size,
                 pages=self.pages,
@@ -326,23 +320,19 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             for offer in offering.of(kind)
         )
 
-    def _visible(self, scope: Scope, kind: ListKind) -> Visible:
-        roll = self.histories.roll(kind, self.canonical)
+    def _visible(self, scope: Scope, kind: ListKind) -> tuple[bytes, dict[str, NumberedList]]:
+        """The mask of what one Scope admits, and the lists of the servers that can be seen."""
         admitting = {key: scope.of(kind, key) for key in self._all()}
         lists = {key: self._list(key, kind) for key, admits in admitting.items() if admits}
-        mask = bytearray(len(roll.pairs))
+        mask = bytearray(len(self.histories.roll(kind, self.canonical).pairs))
         for key, listed in lists.items():
             state = PRESENT if key in self.offerings else DEPARTED
             admits = admitting[key]
-            if admits is admit_all:
-                for number in listed.items:
+            for number, offer in listed.items.items():
+                if admits is not None and admits(offer.name):
                     mask[number] = state
-            elif admits is not None:
-                for number, offer in listed.items.items():
-                    if admits(offer.name):
-                        mask[number] = state
         made = bytes(mask)
-        return Visible(scope, kind, roll, self._masks.setdefault((kind, made), made), lists)
+        return self._masks.setdefault((kind, made), made), lists
 
     def _list(self, key: str, kind: ListKind) -> NumberedList:
         found = self._lists.get((key, kind))

@@ -9,13 +9,17 @@ may not see. Nothing of it outlives the process.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Final, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 from mcp_junction.catalog.endpoints import EVERYTHING, Endpoint, one_server
-from mcp_junction.catalog.items import ALL, ListKind, ServerLists
-from mcp_junction.catalog.roll import Roll, bits_of, numbers_in
+from mcp_junction.catalog.items import ListKind, ServerLists
+from mcp_junction.catalog.roll import PlainNames, Roll, bits_of, numbers_in
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair, Spelling
 
@@ -26,23 +30,25 @@ MOST_UNUSED: Final = 4 * MOST_PAST
 """How many unused numbers a Roll may have, beyond as many as are used, before it is replaced."""
 URIS: Final = Spelling("", prefixed=False)
 """How URIs are spelled: as they are."""
-_NOWHERE: Final[Mapping[int, int]] = {}
+_NONE: Final[Mapping[str, int]] = {}
 
 
-class NameHistory:
+class NameHistory(msgspec.Struct, eq=False):
     """The history of one list: which pairs were shown, and the names that are not plain."""
 
-    __slots__ = ("_roll", "names", "owners", "plain", "shown")
+    roll: Roll
+    spelling: Spelling
+    shown: int = 0
+    """The set of the pairs that were shown."""
+    names: dict[int, str] = {}
+    """The name of each pair that was shown under another name than its plain one."""
+    owners: dict[str, int] = {}
+    """The pair of each name that belongs to a pair with another plain name."""
 
-    def __init__(self, roll: Roll, spelling: Spelling) -> None:
-        self.plain = roll.plain(spelling)
-        self.shown = 0
-        """The set of the pairs that were shown."""
-        self._roll = roll
-        self.names: dict[int, str] = {}
-        """The name of each pair that was shown under another name than its plain one."""
-        self.owners: dict[str, int] = {}
-        """The pair of each name that belongs to a pair with another plain name."""
+    @property
+    def plain(self) -> PlainNames:
+        """The names that pairs have where nothing else is remembered."""
+        return self.roll.plain(self.spelling)
 
     # -- looking up
 
@@ -60,32 +66,38 @@ class NameHistory:
         """The pair that a name belongs to, since it was shown."""
         owner = self.owners.get(name)
         if owner is None:
-            for number in self.plain.numbers(name):
-                if number not in self.names and self.has(number):
-                    return number
+            plain = (n for n in self.plain.numbers(name) if n not in self.names and self.has(n))
+            return next(plain, None)
         return owner
 
     def items(self) -> Iterator[tuple[str, Pair]]:
         """Every name that was shown, and its pair."""
+        plain = self.plain.names
         for number in numbers_in(self.shown):
-            yield self.names.get(number) or self.plain.names[number], self._roll.pairs[number]
+            yield self.names.get(number) or plain[number], self.roll.pairs[number]
 
     # -- noting
 
-    def note(self, pairs: int, names: Mapping[int, str], offered: int) -> None:
+    def note(
+        self, pairs: int, names: Mapping[int, str], offered: int, aliases: Mapping[str, int] = _NONE
+    ) -> None:
         """Remember that a set of pairs was shown, and the names of those that are not plain.
 
         A pair whose name another pair owns by now is left out. ``offered`` is all that can be shown
-        now; the rest is past.
+        now; the rest is past. ``aliases`` are names in other spellings that newcomers have: they
+        are kept for pairs that were shown before.
         """
-        deque(self.plain.catch_up(), 0)
+        for name, number in aliases.items():
+            if self.has(number):
+                self.owners.setdefault(name, number)
+        plain = self.plain
         for number in numbers_in(pairs & ~self.shown):
-            name = names.get(number)
-            if name is None and number not in self.plain.contested:
+            name = names.get(number, "")
+            if not name and number not in plain.contested:
                 continue
-            if self.owner(name or self.plain.names[number]) is not None:
+            if self.owner(name or plain.names[number]) is not None:
                 pairs ^= 1 << number
-            elif name is not None:
+            elif name:
                 self.names[number] = name
                 self.owners[name] = number
         self.shown |= pairs
@@ -93,52 +105,40 @@ class NameHistory:
         if past.bit_count() > MOST_PAST:
             self._forget_oldest(numbers_in(past))
 
-    def reserve(self, aliases: Mapping[str, int]) -> None:
-        """Keep other spellings of shown pairs for them, when newcomers have such names."""
-        for name, number in aliases.items():
-            if self.has(number):
-                self.owners.setdefault(name, number)
-
     def _forget_oldest(self, past: list[int]) -> None:
         """Forget the oldest pairs of each server that has too many it no longer offers."""
-        over = Counter(self._roll.pairs[number].server for number in past)
-        oldest: list[int] = []
+        pairs = self.roll.pairs
+        over = Counter(pairs[number].server for number in past)
+        oldest: dict[int, None] = {}
         for number in past:
-            server = self._roll.pairs[number].server
+            server = pairs[number].server
             if over[server] > MOST_PAST:
                 over[server] -= 1
-                oldest.append(number)
-        if oldest:
-            left = self.changed(self._roll, freed=bits_of(oldest))
-            self.shown, self.names, self.owners = left.shown, left.names, left.owners
+                oldest[number] = None
+        left = self.changed(self.roll, oldest)
+        self.shown, self.names, self.owners = left.shown, left.names, left.owners
 
     # -- what follows from a change of the servers
 
     def changed(
-        self, roll: Roll, moves: Mapping[int, int] = _NOWHERE, freed: int = 0
+        self, roll: Roll, moves: Mapping[int, int | None], *, with_aliases: bool = True
     ) -> NameHistory:
-        """A history without the names of the pairs in ``freed``, and other numbers for some.
+        """A history in which some pairs have other numbers; their names are free where it is None.
 
-        ``roll`` is the one that has these numbers.
+        ``roll`` is the one that has these numbers. Without aliases, pairs that move keep the names
+        alone that were shown.
         """
-        found = NameHistory(roll, self.plain.spelling)
-        kept = self.shown & ~freed
-        moved = kept & bits_of(moves)
-        found.shown = kept ^ moved | bits_of([moves[n] for n in numbers_in(moved)])
-        if self.owners:
-            gone = set(numbers_in(self.shown & freed))
-            names = {n: name for n, name in self.names.items() if n not in gone}
-            found.names = {moves.get(n, n): name for n, name in names.items()}
-            owners = {name: n for name, n in self.owners.items() if n not in gone}
-            found.owners = {name: moves.get(n, n) for name, n in owners.items()}
-        return found
-
-    def renamed(self, moves: Mapping[int, int]) -> NameHistory:
-        """A history with other numbers for some pairs, which keep only shown names."""
-        found = self.changed(self._roll, moves)
+        found = NameHistory(roll, self.spelling)
+        moved = self.shown & bits_of(moves)
+        others = [now for n in numbers_in(moved) if (now := moves[n]) is not None]
+        found.shown = self.shown ^ moved | bits_of(others)
         for name, number in self.owners.items():
-            if number in moves and self.names.get(number) != name:
-                del found.owners[name]
+            now = moves.get(number, number)
+            is_shown = self.names.get(number) == name
+            if now is not None and (with_aliases or is_shown or number not in moves):
+                found.owners[name] = now
+                if is_shown:
+                    found.names[now] = name
         return found
 
 
@@ -151,24 +151,17 @@ class ListKey(NamedTuple):
     kind: ListKind
 
 
-class NameHistories:
+class NameHistories(msgspec.Struct, eq=False):
     """The histories of all lists, and the rolls whose numbers they use.
 
     They grow as names are shown. A change that frees names makes another object, so that a catalog
     of before still has what it had.
     """
 
-    def __init__(
-        self,
-        rolls: dict[ListKind, Roll] | None = None,
-        lists: dict[ListKey, NameHistory] | None = None,
-        *,
-        is_settled: bool = False,
-    ) -> None:
-        self.is_settled = is_settled
-        """Whether names count as shown from the moment that there is a view of them."""
-        self._rolls = {} if rolls is None else rolls
-        self._lists = {} if lists is None else lists
+    is_settled: bool = False
+    """Whether names count as shown from the moment that there is a view of them."""
+    _rolls: dict[ListKind, Roll] = {}
+    _lists: dict[ListKey, NameHistory] = {}
 
     def roll(self, kind: ListKind, canonical: Spelling) -> Roll:
         """The numbers of one kind."""
@@ -183,29 +176,31 @@ class NameHistories:
         found, roll = self._lists.get(key), self._rolls[kind]
         if found is None:
             shared = self._lists.get(key._replace(agent="")) if scope.saw_everything else None
-            new = NameHistory(roll, spelling) if shared is None else shared.changed(roll)
+            new = NameHistory(roll, spelling) if shared is None else shared.changed(roll, {})
             found = self._lists[key] = new
-        deque(found.plain.catch_up(), 0)
         return found
 
-    def _with(
-        self, lists: dict[ListKey, NameHistory], rolls: dict[ListKind, Roll] | None = None
-    ) -> NameHistories:
-        return NameHistories(rolls or self._rolls, lists, is_settled=self.is_settled)
+    def _freeing(self, is_free: Callable[[str, ListKind, Pair], bool]) -> NameHistories:
+        """The histories without the names of some pairs at some addresses; the same if none is."""
+
+        @cache
+        def find_freed(address: str, kind: ListKind) -> tuple[dict[int, None], int]:
+            pairs = enumerate(self._rolls[kind].pairs)
+            numbers = dict.fromkeys(n for n, pair in pairs if is_free(address, kind, pair))
+            return numbers, bits_of(numbers)
+
+        changed: dict[ListKey, NameHistory] = {}
+        for key, history in self._lists.items():
+            numbers, bits = find_freed(key.address, key.kind)
+            if history.shown & bits:
+                changed[key] = history.changed(history.roll, numbers)
+        left = {**self._lists, **changed}
+        used = {key: history for key, history in left.items() if history.shown}
+        return replace(self, _lists=used) if changed else self
 
     def forgetting(self, server: str) -> NameHistories:
         """The histories when a server is removed for good."""
-        freed = {
-            kind: bits_of([n for n, pair in enumerate(roll.pairs) if pair.server == server])
-            for kind, roll in self._rolls.items()
-        }
-        return self._with(
-            {
-                key: each.changed(self._rolls[key.kind], freed=freed[key.kind])
-                for key, each in self._lists.items()
-                if each.shown & ~freed[key.kind]
-            }
-        )
+        return self._freeing(lambda _address, _kind, pair: pair.server == server)
 
     def forget_agent(self, agent: str) -> None:
         """Forget what an agent was shown that has left."""
@@ -216,69 +211,56 @@ class NameHistories:
         """The histories for these named sets: what was taken out of a set loses its names there.
 
         The same object if nothing is freed."""
-        by_address = {endpoint.name: endpoint for endpoint in sets}
-        freed: dict[tuple[str, ListKind], int] = {}
-        changed: dict[ListKey, NameHistory] = {}
-        for key, history in self._lists.items():
-            place, roll = (key.address, key.kind), self._rolls[key.kind]
-            if key.address != EVERYTHING.name and place not in freed:
-                now = by_address.get(key.address)
-                left = [n for n, pair in enumerate(roll.pairs) if _is_left_out(now, *place, pair)]
-                freed[place] = bits_of(left)
-            if history.shown & freed.get(place, 0):
-                changed[key] = history.changed(roll, freed=freed[place])
-        return self._with({**self._lists, **changed}) if changed else self
+        by_address = {EVERYTHING.name: EVERYTHING, **{one.name: one for one in sets}}
+
+        def is_left_out(address: str, kind: ListKind, pair: Pair) -> bool:
+            """Whether a pair is not to be seen at an address, which is a set's or one server's."""
+            if one_server(pair.server).name == address:
+                return False
+            now = by_address.get(address)
+            if now is None:
+                return True
+            return not (now.admits(pair) if kind.is_named else now.admits_server(pair.server))
+
+        return self._freeing(is_left_out)
 
     def renamed(self, old: str, new: str) -> NameHistories:
         """The histories when a server has another key. Names that hold its key are free."""
-        moves = {
-            kind: {
-                number: roll.add(Pair(new, pair.name))
-                for number, pair in enumerate(list(roll.pairs))
-                if pair.server == old
-            }
-            for kind, roll in self._rolls.items()
-        }
         lists: dict[ListKey, NameHistory] = {}
         for key, history in self._lists.items():
-            if key.spelling.prefixed or key.address == one_server(old).name:
-                lists[key] = history.changed(self._rolls[key.kind], freed=bits_of(moves[key.kind]))
-            else:
-                lists[key] = history.renamed(moves[key.kind])
-        return self._with(lists)
+            holds_key = key.spelling.prefixed or key.address == one_server(old).name
+            moves = {
+                number: None if holds_key else history.roll.add(Pair(new, pair.name))
+                for number, pair in enumerate(list(history.roll.pairs))
+                if pair.server == old
+            }
+            lists[key] = history.changed(history.roll, moves, with_aliases=False)
+        return replace(self, _lists=lists)
 
     def compacted(self, offerings: Mapping[str, ServerLists]) -> NameHistories:
         """The histories with fewer numbers, if most of them are used by nobody; else the same."""
         found = self
-        for kind in ALL:
+        for kind, roll in self._rolls.items():
             used = sum(len(offering.of(kind)) for offering in offerings.values())
-            roll = self._rolls.get(kind)
-            if roll is not None and len(roll.pairs) > 2 * used + MOST_UNUSED:
-                pairs = (
-                    Pair(key, offer.name)
-                    for key, offering in offerings.items()
-                    for offer in offering.of(kind)
-                )
-                found = found._renumbered(kind, pairs)
+            if len(roll.pairs) > 2 * used + MOST_UNUSED:
+                found = found._renumbered(kind, roll, offerings)
         return found
 
-    def _renumbered(self, kind: ListKind, used: Iterable[Pair]) -> NameHistories:
+    def _renumbered(
+        self, kind: ListKind, roll: Roll, offerings: Mapping[str, ServerLists]
+    ) -> NameHistories:
         """The histories with another roll of a kind: of the pairs that are used, or were shown."""
-        roll = self._rolls[kind]
-        kept = bits_of([roll.add(pair) for pair in used])
+        kept = bits_of(
+            [
+                roll.add(Pair(key, offer.name))
+                for key, offering in offerings.items()
+                for offer in offering.of(kind)
+            ]
+        )
         lists = {key: history for key, history in self._lists.items() if key.kind == kind}
         for history in lists.values():
             kept |= history.shown
         numbers = {number: place for place, number in enumerate(numbers_in(kept))}
         new = Roll(roll.canonical, (roll.pairs[number] for number in numbers))
         moved = {key: each.changed(new, numbers) for key, each in lists.items()}
-        return self._with({**self._lists, **moved}, {**self._rolls, kind: new})
-
-
-def _is_left_out(now: Endpoint | None, address: str, kind: ListKind, pair: Pair) -> bool:
-    """Whether a pair is not to be seen at an address that is one server's, or ``now`` a set's."""
-    if one_server(pair.server).name == address:
-        return False
-    if now is None:
-        return True
-    return not (now.admits(pair) if kind.is_named else now.admits_server(pair.server))
+        return replace(self, _lists={**self._lists, **moved}, _rolls={**self._rolls, kind: new})

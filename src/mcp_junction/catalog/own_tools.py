@@ -1,29 +1,26 @@
 """Definitions of Junction's own tools: ``find_tools``, ``describe_tools`` and ``call_tool``.
 
 They have the same names in every spelling. And of the one tool that a server has in a list while it
-wants a sign-in and its own are not known. ``list_search`` says what is listed where tools are
-searched for; which exposure applies to a client is decided in ``endpoints.py``, and what a View
-does with it, there.
+wants a sign-in and its own are not known. Which exposure applies to a client is decided in
+``endpoints.py``, and what is listed by it in ``view.py``.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.endpoints import favourites_of
-from mcp_junction.catalog.items import TOOLS, ListItem
-from mcp_junction.catalog.view import SearchListing, Visible
-from mcp_junction.config.settings import ALL, AUTO
+from mcp_junction.catalog.items import ListItem
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Pair
 
 FIND: Final = "find_tools"
 DESCRIBE: Final = "describe_tools"
 CALL: Final = "call_tool"
+OWN_NAMES: Final = frozenset((FIND, DESCRIBE, CALL))
 SIGN_IN: Final = "sign_in"
 OWN_SERVER: Final = ""
 """The server key of Junction's own tools. No real server has it."""
@@ -174,6 +171,18 @@ def _offer(
 # -- what is listed where tools are searched for
 
 
+class SearchRule(msgspec.Struct, frozen=True):
+    """What is listed to clients that may search for tools."""
+
+    exposure: str
+    """Where it is ``auto``, search is listed if all tools take more than so many ``tokens``."""
+    tokens: int
+    favourites: tuple[str, ...]
+    """Patterns of tools that are listed, too, beside those of the endpoint."""
+    skills: Mapping[Pair, str]
+    """The skill of each tool; the description of the search names those of the tools listed."""
+
+
 class ListedTokens:
     """Counts the tokens of tool lists sent since the start, and those that search saved."""
 
@@ -196,36 +205,3 @@ class ListedTokens:
     def saved(self) -> int:
         """Tokens saved by search; negative when the three search tools take more than all tools."""
         return (self._whole - self._listed) // TOKEN_BYTES
-
-
-def list_search(
-    visible: Visible,
-    names: Sequence[str],
-    exposure: str,
-    tokens: int,
-    favourites: tuple[str, ...],
-    skills: Mapping[Pair, str],
-) -> SearchListing | None:
-    """Make the list of own tools and favourites; None where all tools are exposed.
-
-    ``names`` has the name of each number, as the client sees it. ``exposure`` is for endpoints that
-    do not say; where it is ``auto``, all tools of more ``tokens`` are searched for.
-    """
-    endpoint = visible.scope.endpoint
-    exposure = endpoint.exposure or exposure
-    if visible.kind is not TOOLS or exposure == ALL:
-        return None
-    return SearchListing(
-        own_offers(visible.count_by_server(), _count_skills(visible, skills)),
-        favourites_of((*favourites, *endpoint.favourites)),
-        is_listed=exposure != AUTO or visible.is_larger(tokens * TOKEN_BYTES, names),
-    )
-
-
-def _count_skills(visible: Visible, skills: Mapping[Pair, str]) -> dict[str, int]:
-    """Count the tools that can be called by their skill, the most first."""
-    if not skills:
-        return {}
-    pairs = visible.roll.pairs
-    found = (skills.get(pairs[number]) for number in visible.present())
-    return dict(Counter(filter(None, found)).most_common())

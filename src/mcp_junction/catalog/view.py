@@ -9,28 +9,29 @@ from __future__ import annotations
 
 import difflib
 import heapq
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import accumulate
 from typing import Final
 
-import msgspec
-
-from mcp_junction.catalog.items import ListItem, ListKind, Route, timeout_for
+from mcp_junction.catalog.endpoints import favourites_of
+from mcp_junction.catalog.items import ListKind, Route, timeout_for
 from mcp_junction.catalog.name_history import URIS, NameHistory
+from mcp_junction.catalog.own_tools import OWN_NAMES, TOKEN_BYTES, SearchRule, own_offers
 from mcp_junction.catalog.resources import ResourceView, rewrite_references
 from mcp_junction.catalog.roll import (
     ABSENT,
     DEPARTED,
     PRESENT,
     NumberedList,
-    Roll,
     encode_as,
     known,
     numbers_in,
     words,
 )
 from mcp_junction.catalog.scope import Scope
+from mcp_junction.config.settings import AUTO
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.merged_list import MergedList, PageCache
 from mcp_junction.protocol.names import Pair, assign
@@ -40,89 +41,38 @@ _NEAREST: Final = 3
 _COMPARED: Final = 200
 
 
-class Visible(msgspec.Struct, frozen=True, eq=False):
-    """What one Scope admits of one kind in one catalog."""
-
-    scope: Scope
-    kind: ListKind
-    roll: Roll
-    mask: bytes
-    """For each number: absent, present, or departed with its server."""
-    lists: Mapping[str, NumberedList]
-    """The servers that can be seen."""
-
-    def known(self) -> list[int]:
-        """The numbers of the pairs that are present or departed, in the order of the list."""
-        mask = self.mask
-        return [n for listed in self.lists.values() for n in listed.items if mask[n]]
-
-    def present(self) -> list[int]:
-        """The numbers of the pairs that are present, in the order of the list."""
-        mask = self.mask
-        return [n for listed in self.lists.values() for n in listed.items if mask[n] == PRESENT]
-
-    def size(self, number: int, name: str) -> int:
-        """The bytes of an item in a list under a name, computed without encoding it."""
-        members = self.lists[self.roll.pairs[number].server].items[number].members
-        named = len(encode.dumps(name)) - len(members["name"])
-        return named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())
-
-    def is_larger(self, budget: int, names: Sequence[str]) -> bool:
-        """Whether all items that can be called take more bytes; counts no further than that."""
-        for number in self.present():
-            budget -= self.size(number, names[number])
-            if budget < 0:
-                return True
-        return False
-
-    def count_by_server(self) -> dict[str, int]:
-        """How many items each server has that can be called."""
-        mask = self.mask
-        counts = {
-            key: sum(mask[number] == PRESENT for number in listed.items)
-            for key, listed in self.lists.items()
-        }
-        return {key: count for key, count in counts.items() if count}
-
-
-class SearchListing(msgspec.Struct, frozen=True):
-    """What is listed to a client that searches: Junction's own tools, and favourites."""
-
-    own: Sequence[ListItem]
-    favourites: re.Pattern[str] | None = None
-    """Matches the favourites as ``server.tool``."""
-    is_listed: bool = True
-    """Whether that is listed; if not, all tools are, and the own ones can be called."""
-
-
 class View:
     """Names to routes under one spelling, and the list as bytes."""
 
     def __init__(
         self,
-        visible: Visible,
+        scope: Scope,
+        kind: ListKind,
+        mask: bytes,
+        lists: Mapping[str, NumberedList],
         history: NameHistory,
         resources: ResourceView,
         *,
-        search: SearchListing | None = None,
+        search: SearchRule | None,
         timeout: float,
         page_size: int,
         pages: PageCache,
     ) -> None:
-        self.scope = visible.scope
-        self.mask = visible.mask
-        self.own = frozenset(offer.name for offer in search.own) if search else frozenset()
+        self.scope = scope
+        self.mask = mask
+        """For each number: absent, present, or departed with its server."""
+        self.own = OWN_NAMES if search is not None else frozenset()
         """The names of Junction's own tools, where they can be called."""
-        self.lists_search = search is not None and search.is_listed
-        """Whether the own tools and favourites are listed instead of all tools."""
         self.resources = resources
         self.history = history
         self.names: dict[int, str] = {}
         """The names of pairs whose name here is not the plain one."""
         self.reserved: dict[str, int] = {}
         """Plain names of new pairs that already meant another pair, which was shown."""
-        self._visible = visible
-        self._roll = visible.roll
+        self._kind = kind
+        self._lists = lists
+        """The servers that can be seen."""
+        self._roll = history.roll
         self._plain = history.plain
         self._search = search
         self._timeout = timeout
@@ -154,7 +104,7 @@ class View:
         if not (history.shown or own or contested):
             return
         new = set(numbers_in(known(self.mask) & ~history.shown)) if history.shown else set()
-        for number in self._visible.known():
+        for number in self._known():
             if (
                 number in contested
                 or number in own
@@ -188,15 +138,14 @@ class View:
 
     def note(self, only: Pair | None = None) -> None:
         """Remember in the history that the names here were shown, or the one of a pair alone."""
-        self.history.reserve(self.reserved)
-        offered = known(self.mask)
+        offered = shown = known(self.mask)
         if only is None:
             self.resources.note()  # to which tools refer
-            self.history.note(offered, self.names, offered)
         else:
             number = self._roll.number(only)
             assert number is not None
-            self.history.note(1 << number, self.names, offered)
+            shown = 1 << number
+        self.history.note(shown, self.names, offered, self.reserved)
 
     # -- looking up
 
@@ -205,27 +154,25 @@ class View:
         route = self._routes.get(name)
         if route is None:
             number = self._look_up(name)
-            if number is not None and self.mask[number] == PRESENT:
+            if number is not None and self._state(number) == PRESENT:
                 route = self._routes[name] = self._route(number)
         return route
 
     def find_departed(self, name: str) -> Route | None:
         """Where a name led, if that server has left; it may be back in a moment."""
         number = self._look_up(name)
-        if number is None or self.mask[number] != DEPARTED:
-            return None
-        return self._route(number)
+        is_departed = number is not None and self._state(number) == DEPARTED
+        return self._route(number) if number is not None and is_departed else None
 
     def _look_up(self, name: str) -> int | None:
         """The pair that a name means here, be it present or departed."""
         if name in self.own:
             return None
-        owner = self._owner(name)
-        if owner is None:
-            owner = self._by_hash(name)
-        if owner is None:
-            owner = self._by_other_spelling(name)
-        return owner if owner is not None and self._knows(owner) else None
+        for look_up in (self._owner, self._by_hash, self._by_other_spelling):
+            owner = look_up(name)
+            if owner is not None:
+                return owner
+        return None
 
     def _owner(self, name: str) -> int | None:
         """The pair whose name this is, also of those that are offered no more."""
@@ -233,7 +180,7 @@ class View:
             if name in table:
                 return table[name]
         for number in self._plain.numbers(name):
-            if self._knows(number) and number not in self.names:
+            if self._state(number) and number not in self.names:
                 return number
         return self.history.owner(name)
 
@@ -246,17 +193,17 @@ class View:
         meant = {*self._roll.meanings.spelled(name), *self._plain.numbers(name)}
         return _only(filter(self._counts, meant))
 
-    def _knows(self, number: int) -> bool:
-        """Whether a pair is present or departed. The roll may have others that came later."""
-        return number < len(self.mask) and self.mask[number] != ABSENT
+    def _state(self, number: int) -> int:
+        """Whether a pair is absent (0), present or departed. The roll may have later ones."""
+        return self.mask[number] if number < len(self.mask) else ABSENT
 
     def _counts(self, number: int) -> bool:
         """Whether a pair is known here, or was shown before."""
-        return self._knows(number) or self.history.has(number)
+        return self._state(number) != ABSENT or self.history.has(number)
 
     def _route(self, number: int) -> Route:
         pair = self._roll.pairs[number]
-        server = self._visible.lists[pair.server]
+        server = self._lists[pair.server]
         offer = server.items[number]
         return Route(
             upstream=server.upstream,
@@ -270,26 +217,33 @@ class View:
 
     # -- what there is
 
+    def _known(self) -> list[int]:
+        """The numbers of the pairs that are present or departed, in the order of the list."""
+        mask = self.mask
+        return [n for listed in self._lists.values() for n in listed.items if mask[n]]
+
+    def _present(self) -> list[int]:
+        """The numbers of the pairs that are present, in the order of the list."""
+        mask = self.mask
+        return [n for listed in self._lists.values() for n in listed.items if mask[n] == PRESENT]
+
     def admits(self, pair: Pair) -> bool:
         """Whether a pair can be seen and called here, under whatever name."""
         number = self._roll.number(pair)
-        return number is not None and self._is_present(number)
-
-    def _is_present(self, number: int) -> bool:
-        return number < len(self.mask) and self.mask[number] == PRESENT
+        return number is not None and self._state(number) == PRESENT
 
     def known_pairs(self) -> Iterator[Pair]:
         """The pairs that can be seen here, also of servers that have left."""
-        return map(self._roll.pairs.__getitem__, self._visible.known())
+        return map(self._roll.pairs.__getitem__, self._known())
 
     def present_pairs(self) -> Iterator[Pair]:
         """The pairs that can be seen and called here."""
-        return map(self._roll.pairs.__getitem__, self._visible.present())
+        return map(self._roll.pairs.__getitem__, self._present())
 
     def name_of(self, pair: Pair) -> str | None:
         """The name of a pair here, also if its server has left; None when it is not known."""
         number = self._roll.number(pair)
-        return self._name(number) if number is not None and self._knows(number) else None
+        return self._name(number) if number is not None and self._state(number) else None
 
     def _name(self, number: int) -> str:
         return self.names.get(number) or self._plain.names[number]
@@ -297,50 +251,52 @@ class View:
     def names_of(self, server: str) -> list[str]:
         """The names under which one server's items are listed."""
         pairs = self._roll.pairs
-        return [self._name(n) for n in self._visible.present() if pairs[n].server == server]
+        return [self._name(n) for n in self._present() if pairs[n].server == server]
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
         """The servers of which something can be called here, and how many items each has."""
-        return self._visible.count_by_server()
+        return Counter(self._roll.pairs[number].server for number in self._present())
 
     def pairs_called(self, name: str) -> list[Pair]:
         """The pairs whose server calls them so; of those that have left only if no other does."""
-        known = [n for n in self._roll.plain(URIS).numbers(name) if self._knows(n)]
-        found = {n for n in known if self._is_present(n)} or set(known)
-        return [self._roll.pairs[n] for n in self._visible.known() if n in found]
+        known = [n for n in self._roll.plain(URIS).numbers(name) if self._state(n)]
+        found = {n for n in known if self._state(n) == PRESENT} or set(known)
+        return [self._roll.pairs[n] for n in self._known() if n in found]
 
     # -- the list
+
+    @cached_property
+    def lists_search(self) -> bool:
+        """Whether the own tools and favourites are listed instead of all tools."""
+        search = self._search
+        if search is None or search.exposure != AUTO:
+            return search is not None
+        most = search.tokens * TOKEN_BYTES
+        return any(size > most for size in accumulate(self._sizes()))
 
     @property
     def items(self) -> MergedList:
         """The list, for clients to see."""
         load = self._load_search if self.lists_search else self._load
-        return MergedList(
-            self._visible.kind.member, load, self._pages, self._page_key, self._page_size
-        )
+        return MergedList(self._kind.member, load, self._pages, self._page_key, self._page_size)
 
     def _load(self) -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
-        present = self._visible.present()
-
-        def encode_items(start: int, end: int) -> Iterator[bytes]:
-            return map(self._encode, present[start:end])
-
-        return list(map(self._name, present)), encode_items
+        present = self._present()
+        return list(map(self._name, present)), lambda start, end: map(
+            self._encode, present[start:end]
+        )
 
     def _load_search(self) -> tuple[list[str], Callable[[int, int], Iterable[bytes]]]:
-        own = self._search.own if self._search is not None else ()
-        favourites = self._find_favourites()
+        search, pairs, present = self._search, self._roll.pairs, self._present()
+        assert search is not None
+        skills = Counter(filter(None, (search.skills.get(pairs[n]) for n in present)))
+        own = own_offers(self.counts, dict(skills.most_common()))
+        wanted = favourites_of((*search.favourites, *self.scope.endpoint.favourites))
+        favourites = [n for n in present if wanted and wanted.match(".".join(pairs[n]))]
         items = [*(encode.dumps(offer.members) for offer in own), *map(self._encode, favourites)]
         listed = [*(offer.name for offer in own), *map(self._name, favourites)]
         return listed, lambda start, end: items[start:end]
-
-    def _find_favourites(self) -> list[int]:
-        wanted = self._search.favourites if self._search is not None else None
-        if wanted is None:
-            return []
-        pairs = self._roll.pairs
-        return [n for n in self._visible.present() if wanted.match(".".join(pairs[n]))]
 
     def describe(self, pair: Pair) -> bytes:
         """A pair that can be called, as a list would describe it."""
@@ -350,7 +306,7 @@ class View:
 
     def _encode(self, number: int) -> bytes:
         server = self._roll.pairs[number].server
-        listed = self._visible.lists[server]
+        listed = self._lists[server]
         offer = listed.items[number]
         apart = self.resources.apart
         if apart and _META in offer.members:
@@ -360,13 +316,18 @@ class View:
             return encode_as(self.names[number], offer)
         return listed.encode(number, self._plain)
 
+    def _sizes(self) -> Iterator[int]:
+        """The bytes of each item of a list of all tools, computed without encoding it."""
+        for number in self._present():
+            members = self._lists[self._roll.pairs[number].server].items[number].members
+            named = len(encode.dumps(self._name(number))) - len(members["name"])
+            yield named + 1 + sum(len(key.encode()) + 4 + len(raw) for key, raw in members.items())
+
     @cached_property
     def whole_size(self) -> int:
         """The bytes of a list of all tools of this view, also when only search is listed."""
-        head = len(self._visible.kind.member) + 7
-        present = self._visible.present()
-        sizes = (self._visible.size(number, self._name(number)) for number in present)
-        return head + sum(sizes) + max(0, len(present) - 1)
+        sizes = list(self._sizes())
+        return len(self._kind.member) + 7 + sum(sizes) + max(0, len(sizes) - 1)
 
     # -- hints
 
@@ -384,7 +345,7 @@ class View:
 
     def _comparable(self, name: str) -> list[str]:
         """The names worth comparing: that is slow, and a wrong name must not hold up the rest."""
-        names = list(map(self._name, self._visible.present()))
+        names = list(map(self._name, self._present()))
         if len(names) <= _COMPARED:
             return names
         wanted = words(name)
