@@ -83,10 +83,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     def without(self, key: str) -> Catalog:
         """This catalog without a server, whose names stay its own."""
-        present = dict(self.offerings)
-        left = present.pop(key, None)
-        departed = self.departed if left is None else {**self.departed, key: left}
-        return self._next(present, departed, self.order, key)
+        left = self.offerings.get(key)
+        return self if left is None else self.with_absent(left, self.order)
 
     def with_absent(self, offering: ServerLists, order: Sequence[str]) -> Catalog:
         """This catalog with the stored lists of a server that is not connected."""

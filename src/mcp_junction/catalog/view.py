@@ -67,8 +67,6 @@ class View:
         self.history = history
         self.names: dict[int, str] = {}
         """The names of pairs whose name here is not the plain one."""
-        self.reserved: dict[str, int] = {}
-        """Plain names of new pairs that already meant another pair, which was shown."""
         self._kind = kind
         self._lists = lists
         """The servers that can be seen."""
@@ -80,6 +78,8 @@ class View:
         self._pages = pages
         self._page_key = object()
         self._assigned: dict[str, int] = {}
+        """The pair that each doubtful name means here, also the plain name of a newcomer that
+        meant another pair, which was shown, before."""
         self._routes: dict[str, Route] = {}
         self._assign_names()
 
@@ -133,7 +133,7 @@ class View:
         meant = [other for other in self._roll.meanings.spelled(name) if self.history.has(other)]
         if len(meant) != 1 or meant[0] == number:
             return False
-        self.reserved[name] = meant[0]
+        self._assigned[name] = meant[0]
         return True
 
     def note(self, only: Pair | None = None) -> None:
@@ -145,7 +145,8 @@ class View:
             number = self._roll.number(only)
             assert number is not None
             shown = 1 << number
-        self.history.note(shown, self.names, offered, self.reserved)
+        aliases = {name: n for name, n in self._assigned.items() if self._name(n) != name}
+        self.history.note(shown, self.names, offered, aliases)
 
     # -- looking up
 
@@ -176,9 +177,8 @@ class View:
 
     def _owner(self, name: str) -> int | None:
         """The pair whose name this is, also of those that are offered no more."""
-        for table in (self._assigned, self.reserved):
-            if name in table:
-                return table[name]
+        if name in self._assigned:
+            return self._assigned[name]
         for number in self._plain.numbers(name):
             if self._state(number) and number not in self.names:
                 return number

@@ -12,14 +12,13 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
-from mcp_junction.calls.call import NOTHING_CARRIED, Carried
 from mcp_junction.calls.events import CallEnded, CallSink
-from mcp_junction.catalog.items import Route
 from mcp_junction.eras.tickets import Continuation, Seal, Ticket, TicketOwner
 from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal
@@ -35,9 +34,6 @@ from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight, FlightCaller
 from mcp_junction.upstream.handshake import question_refusal
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
-
-if TYPE_CHECKING:  # the stdio mode does without it
-    from mcp_junction.policy.decision import PolicyDecision
 
 MAX_QUESTIONS: Final = 32
 ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")
@@ -77,12 +73,8 @@ class ParkedCall(msgspec.Struct, eq=False):
     attempts: int = 0
     left: float | None = None
     """The seconds that its attempt has left; None if that has no timeout."""
-    method: str = ""
-    name: str = ""
-    route: Route | None = None
-    decision: PolicyDecision | None = None
-    carried: Carried = NOTHING_CARRIED
-    correlation_id: str = ""
+    record: CallEnded | None = None
+    """What is known of the call for its end; None until it is first parked."""
     continuation: Continuation = Continuation()
     """What the next request takes over from the one before."""
     _count: int = 0
@@ -178,20 +170,9 @@ class ParkedCall(msgspec.Struct, eq=False):
 
     def event(self, outcome: Outcome) -> CallEnded:
         """The end of the call, for the audit."""
-        return CallEnded(
-            self.principal,
-            self.method,
-            self.name,
-            self.route,
-            False,
-            None,
-            outcome.counted(self.attempts, ""),
-            0.0,
-            intent=self.continuation.intent,
-            decision=self.decision,
-            carried=self.carried,
-            correlation_id=self.correlation_id,
-        )
+        assert self.record is not None, "only a call that was parked can be abandoned"
+        end, intent = outcome.counted(self.attempts, ""), self.continuation.intent
+        return replace(self.record, outcome=end, intent=intent)
 
     def _refuse_questions(self, reason: str) -> None:
         """Refuse all open questions, because the call is over."""

@@ -19,10 +19,11 @@ from msgspec import Raw
 from mcp_junction.calls.attempt import Attempt, timeout_of
 from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
+from mcp_junction.calls.events import CallEnded
 from mcp_junction.calls.methods import with_name
 from mcp_junction.catalog.items import Route
 from mcp_junction.catalog.own_tools import SIGNED_IN, is_sign_in_offer
-from mcp_junction.eras.parked import ParkedCall, ParkedCalls
+from mcp_junction.eras.parked import ASKED, ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner, server_ref
 from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.protocol import encode, frames
@@ -155,7 +156,8 @@ class Resume:
         """Hand the client's answers to the server, and wait on for the flight."""
         self._continue(call, parked.continuation)
         call.flight, call.attempts = parked.flight, parked.attempts
-        route = parked.route or route  # it may have been called in place of another
+        if parked.record is not None:  # it may have been called in place of another
+            route = parked.record.route or route
         attempt = Attempt(call, route, parked.flight)
         parked.give_answers(answers)
         self._deadlines.begin(attempt, timeout_of(call, route), parked.left)
@@ -179,9 +181,19 @@ class Resume:
             return attempt.finish(in_stateless_era(outcome))
         call.flight = None  # it is no longer this request's
         parked.left, parked.attempts = self._deadlines.left(attempt), call.attempts
-        parked.method, parked.name, parked.route = call.method, call.name, route
-        parked.decision, parked.carried = call.decision, call.carried
-        parked.correlation_id = call.correlation_id
+        parked.record = CallEnded(
+            call.user,
+            call.method,
+            call.name,
+            route,
+            False,
+            None,
+            ASKED,
+            0.0,
+            decision=call.decision,
+            carried=call.carried,
+            correlation_id=call.correlation_id,
+        )
         parked.continuation = continuation_of(call, self._deadlines, call.intent)
         call.intent = None  # it stays open while the server works
         owner = parked.owner or owner_of(call, route)

@@ -102,13 +102,16 @@ class Revocation:
         return self._is_over(agent_id, target, call.decision, call.passed_by, now)
 
     def _is_parked_denied(self, parked: ParkedCall, agents: set[str], now: float) -> bool:
-        route, kind = parked.route, KIND_OF.get(parked.method)
+        record = parked.record
+        if record is None or record.route is None:
+            return False
+        route, kind = record.route, KIND_OF.get(record.method)
         agent_id = parked.principal.acting_for or _agent_of(parked.principal)
-        if agent_id is None or agent_id not in agents or route is None or kind is None:
+        if agent_id is None or agent_id not in agents or kind is None:
             return False
         target = CallTarget(route.upstream.definition.id, route.pair.name, kind.capability)
         passed_by = parked.continuation.passed_by
-        return self._is_over(agent_id, target, parked.decision, passed_by, now)
+        return self._is_over(agent_id, target, record.decision, passed_by, now)
 
     def _is_over(
         self,

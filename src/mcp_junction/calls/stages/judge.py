@@ -237,7 +237,7 @@ class Authorizer:
         """Ask the policy about a call, and keep the answer where that is good for the next one."""
         route, kind, now = call.route, call.address.kind, self._now()
         assert route is not None, "resolve comes first"
-        call.policy_version = version = self._policy.version
+        call.policy_version = self._policy.version
         call.facts = facts = self._facts.of(route, kind)
         try:
             call.decision = decision = self._decide(call, facts)
