@@ -1,4 +1,7 @@
-"""Session: one conversation with a handshake client: its principal, version, spelling and calls."""
+"""Session: one conversation with a handshake client: its principal, version, spelling and calls.
+
+Client: what is known of a client of either era.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,47 @@ from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 _question_ids = itertools.count(1)
 
 
-class Session:
+class Client:
+    """Who a client is, where it came in, and what it may see."""
+
+    __slots__ = (
+        "client",
+        "client_info",
+        "endpoint",
+        "principal",
+        "scopes",
+        "shown_at",
+        "spelling",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        principal: Principal,
+        endpoint: Endpoint,
+        spelling: Spelling,
+        client_info: Raw,
+        usage: QuotaUsage | None,
+        scopes: Scopes,
+    ) -> None:
+        self.principal = principal
+        self.scopes = scopes
+        self.usage = usage or QuotaUsage()
+        self.spelling = spelling
+        self.endpoint = endpoint
+        self.shown_at: Endpoint | None = None
+        """The endpoint with what it lists to this client, once that is known."""
+        self.client = ""
+        """The name of the client's program."""
+        self.client_info = client_info
+
+    @property
+    def scope(self) -> Scope:
+        """What the client may see, by the policy as it is now."""
+        return self.scopes.of(self.principal, self.shown_at or self.endpoint)
+
+
+class Session(Client):
     """One conversation with one client. It is the client's channel for what belongs to no call."""
 
     era = Era.HANDSHAKE
@@ -45,21 +88,13 @@ class Session:
         "_questions",
         "calls",
         "capabilities",
-        "client",
-        "client_info",
-        "endpoint",
         "id",
         "listed",
         "log_level",
         "offer",
-        "principal",
         "protocol_version",
-        "scopes",
         "send",
-        "shown_at",
-        "spelling",
         "takes_links",
-        "usage",
     )
 
     def __init__(
@@ -72,22 +107,14 @@ class Session:
         usage: QuotaUsage | None = None,
         scopes: Scopes = OPEN_SCOPES,
     ) -> None:
-        self.principal = principal
+        super().__init__(principal, endpoint, spelling, Raw(b"{}"), usage, scopes)
         self.id = ""
         """The id that its client names it by; over a pipe it has none."""
-        self.scopes = scopes
-        self.usage = usage or QuotaUsage()
-        self.spelling = spelling
-        self.endpoint = endpoint
-        self.shown_at: Endpoint | None = None
-        """The endpoint with what it lists to this client, once that is known."""
         self.send = send
         self.offer = offer or send
         self.protocol_version: str | None = None
         self.takes_links = False
         """Whether the client understands links to resources in results: its version has them."""
-        self.client = ""
-        self.client_info = Raw(b"{}")
         self.capabilities: dict[str, Raw] = {}
         self.calls: dict[bytes, Call] = {}
         self.log_level: int | None = None
@@ -95,11 +122,6 @@ class Session:
         """The generation of each list the client has read, by its ``list_changed`` notification."""
         self._envelope: tuple[Raw, int | None, Raw] | None = None
         self._questions: dict[bytes, asyncio.Future[Outcome]] = {}
-
-    @property
-    def scope(self) -> Scope:
-        """What the client may see, by the policy as it is now."""
-        return self.scopes.of(self.principal, self.shown_at or self.endpoint)
 
     @property
     def is_open(self) -> bool:

@@ -18,37 +18,27 @@ from mcp_junction.calls.call import Call, Channel, Snapshot
 from mcp_junction.calls.methods import Address
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import RESOURCES
-from mcp_junction.catalog.scope import OPEN_SCOPES, Scope, Scopes
+from mcp_junction.catalog.scope import OPEN_SCOPES, Scopes
 from mcp_junction.policy.principal import Principal
 from mcp_junction.policy.quotas import QuotaUsage
 from mcp_junction.protocol import encode, envelope, frames
 from mcp_junction.protocol.names import Spelling
 from mcp_junction.protocol.versions import INVALID_REQUEST, LATEST_HANDSHAKE, SUBSCRIPTION_KEY, Era
+from mcp_junction.sessions.session import Client
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.handshake import RELAYED_CAPABILITIES, Hello, askable_methods
 from mcp_junction.upstream.outcome import Outcome, OutcomeKind
 from mcp_junction.upstream.upstream import Upstream
 
 
-class StatelessClient:
+class StatelessClient(Client):
     """The sender of stateless requests, and what it can be asked."""
 
     era = Era.STATELESS
     has_listed = False
     takes_links = True
 
-    __slots__ = (
-        "_hello",
-        "client",
-        "client_info",
-        "endpoint",
-        "principal",
-        "questions",
-        "scopes",
-        "shown_at",
-        "spelling",
-        "usage",
-    )
+    __slots__ = ("_hello", "questions")
 
     def __init__(
         self,
@@ -60,16 +50,7 @@ class StatelessClient:
         usage: QuotaUsage | None = None,
         scopes: Scopes = OPEN_SCOPES,
     ) -> None:
-        self.principal = principal
-        self.scopes = scopes
-        self.usage = usage or QuotaUsage()
-        self.endpoint = endpoint
-        self.shown_at: Endpoint | None = None
-        """The endpoint with what it lists to this client, once that is known."""
-        self.client = ""
-        """The name of the client's program."""
-        self.spelling = spelling
-        self.client_info = client_info
+        super().__init__(principal, endpoint, spelling, client_info, usage, scopes)
         relayed = {
             key: raw.copy() for key, raw in capabilities.items() if key in RELAYED_CAPABILITIES
         }
@@ -81,11 +62,6 @@ class StatelessClient:
             client=bytes(client_info or b"{}"),
             user=principal,
         )
-
-    @property
-    def scope(self) -> Scope:
-        """What the client may see, by the policy as it is now."""
-        return self.scopes.of(self.principal, self.shown_at or self.endpoint)
 
     def note_listed(self, changed: str, generation: int) -> None:
         """Remember nothing: it hears of changes by ``subscriptions/listen``."""
