@@ -67,7 +67,6 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     _lists: dict[tuple[str, ListKind], NumberedList] = {}
     _views: dict[tuple[object, ...], View | ResourceView] = {}
     _masks: dict[tuple[ListKind, bytes], bytes] = {}
-    _noted: set[tuple[object, ...]] = set()
     _shown: dict[tuple[Scope, str], bool] = {}
     """Whether anything of a server is visible in a Scope, as far as that was asked."""
 
@@ -143,7 +142,6 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
             _lists={},
             _views={},
             _masks={},
-            _noted=set(),
             _shown={},
         )
         if compacted is histories:  # else all numbers are others
@@ -160,7 +158,6 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         for place, view in before._views.items():
             if not view.scope.could_see(changed):
                 self._views[place] = view
-        self._noted.update(before._noted & self._views.keys())
 
     def prepare(self, offering: ServerLists) -> Iterator[None]:
         """Read what a server will offer, a step at a time, so that views of it are quickly made."""
@@ -180,13 +177,13 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     def show(self, spelling: Spelling, kind: ListKind = TOOLS, scope: Scope = OPEN) -> View:
         """A view whose names the caller is about to be told: from now on they stay as they are."""
         view = self.view(spelling, kind, scope)
-        self._note(_place(spelling, kind, view.scope), view)
+        _note(view)
         return view
 
     def show_resources(self, scope: Scope = OPEN) -> ResourceView:
         """The same for resources and templates."""
         view = self.resources(scope)
-        self._note(_place(URIS, RESOURCES, view.scope), view)
+        _note(view)
         return view
 
     def note_used(
@@ -202,13 +199,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     def settle(self) -> None:
         """Treat all names that can be looked up as shown from now on: every server has started."""
         self.histories.is_settled = True
-        for place, view in self._views.items():
-            self._note(place, view)
-
-    def _note(self, place: tuple[object, ...], view: View | ResourceView) -> None:
-        if place not in self._noted:
-            self._noted.add(place)
-            view.note()
+        for view in self._views.values():
+            _note(view)
 
     def page(self, spelling: Spelling, kind: ListKind, scope: Scope, cursor: str | None) -> bytes:
         """Return one page of a list, and count its tokens as listed. Raises CursorError."""
@@ -229,7 +221,6 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
         for place, view in list(self._views.items()):
             if view.scope.agent == agent:
                 del self._views[place]
-                self._noted.discard(place)
 
     # -- views
 
@@ -277,9 +268,8 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     def _keep(self, place: tuple[object, ...], view: View | ResourceView) -> None:
         self._views[place] = view
-        self._noted.discard(place)
         if self.histories.is_settled:
-            self._note(place, view)
+            _note(view)
 
     def offering(self, key: str) -> ServerLists | None:
         """What a server offers, or did before it left."""
@@ -351,6 +341,13 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 def _place(spelling: Spelling, kind: ListKind, scope: Scope) -> tuple[object, ...]:
     """Where the view of a list is kept: one for each agent, whatever its grants are now."""
     return spelling, kind, scope.endpoint, scope.agent
+
+
+def _note(view: View | ResourceView) -> None:
+    """Remember the names of a view as shown, unless that was done before."""
+    if not view.is_noted:
+        view.is_noted = True
+        view.note()
 
 
 def _without(order: Sequence[str], key: str) -> list[str]:

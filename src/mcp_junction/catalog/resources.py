@@ -213,6 +213,8 @@ class ResourceView:
         is_alone: bool = False,
     ) -> None:
         self.scope = scope
+        self.is_noted = False
+        """Whether its addresses are remembered as shown."""
         self._page_size = page_size
         self._pages = pages
         self._page_key = object()

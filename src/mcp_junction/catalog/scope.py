@@ -115,8 +115,8 @@ class Scopes:
         self.differ = policy is not None or lists_differ
         """Whether callers may be shown different lists at one endpoint."""
         self._policy = policy
-        self._made: dict[str, dict[Endpoint, Scope]] = {}
-        """The Scopes of each agent that sees less than everything, by endpoint."""
+        self._made: dict[str, tuple[Grants, dict[Endpoint, Scope]]] = {}
+        """The grants of each agent that sees less than everything, and its Scopes by endpoint."""
         self._saw_everything: set[str] = set()
         self._failing: set[str] = set()
         """The agents for whom the policy raises an error, which is logged once."""
@@ -150,14 +150,11 @@ class Scopes:
         if grants is None:
             self._saw_everything.add(agent)
             return everything_at(endpoint)
-        scopes = self._made.get(agent)
-        made = scopes.get(endpoint) if scopes is not None else None
-        if made is None or made.grants is not grants:
-            made = Scope(endpoint, grants, agent, agent in self._saw_everything)
-            if scopes is None or any(scope.grants is not grants for scope in scopes.values()):
-                scopes = self._made[agent] = {}
-            scopes[endpoint] = made
-        return made
+        made = self._made.get(agent)
+        if made is None or made[0] is not grants:
+            made = self._made[agent] = grants, {}
+        new = Scope(endpoint, grants, agent, agent in self._saw_everything)
+        return made[1].setdefault(endpoint, new)
 
     def forget(self, principal: Principal) -> str:
         """Forget a principal that has left; return whose names need not be remembered."""

@@ -67,6 +67,8 @@ class View:
         self.history = history
         self.names: dict[int, str] = {}
         """The names of pairs whose name here is not the plain one."""
+        self.is_noted = False
+        """Whether its names are remembered as shown."""
         self._kind = kind
         self._lists = lists
         """The servers that can be seen."""

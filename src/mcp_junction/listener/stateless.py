@@ -42,7 +42,7 @@ from mcp_junction.protocol import encode, frames, param_headers
 from mcp_junction.protocol.frames import Frame
 from mcp_junction.protocol.requests import ClientRequest
 from mcp_junction.protocol.versions import HEADER_MISMATCH, INVALID_PARAMS, METHOD_NOT_FOUND
-from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted
+from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted, subscribe_all
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
@@ -236,7 +236,7 @@ class StatelessDispatcher:
         try:
             if wanted.resource_subscriptions and not self._backend.is_settled:
                 await self._backend.wait_until_settled(listen.scope)
-            done = await self._backend.relay.subscribe(
+            done = await subscribe_all(
                 listen, self._backend.snapshot, wanted.resource_subscriptions
             )
             uris = tuple(uri for uri, why in done.items() if why is None)

@@ -13,14 +13,13 @@ from typing import Final
 
 from msgspec import Raw
 
-from mcp_junction.calls.call import Snapshot
 from mcp_junction.calls.stages.subscribe import Subscriptions
 from mcp_junction.catalog.live_catalog import ListChange
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.protocol.names import Pair
 from mcp_junction.protocol.versions import LIST_CHANGES, LOG_LEVELS
 from mcp_junction.sessions.session import Session
-from mcp_junction.sessions.stateless import Listen, is_notified_by, subscribe_all
+from mcp_junction.sessions.stateless import Listen, is_notified_by
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.upstream import Upstream
 
@@ -153,12 +152,6 @@ class ClientRelay:
         for upstream in self._servers.values():
             upstream.extra_links.end_session(session)
         self._unsubscribe(session)
-
-    async def subscribe(
-        self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]
-    ) -> dict[str, str | None]:
-        """Subscribe ``listen`` to resources; return by URI why that failed, or None."""
-        return await subscribe_all(listen, snapshot, uris)
 
     def add_listen(self, listen: Listen) -> None:
         """Announce changed lists to a listening stream, from now on."""

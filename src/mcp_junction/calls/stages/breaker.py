@@ -43,10 +43,9 @@ class CircuitBreaker:
         self._circuits = circuits
         self._breakers = circuits.breakers
         self._now = now
-        self._pairs: dict[Route, CircuitPair] = {}
-        """The circuits of tools that were called before. It keeps their routes alive."""
-        self._of_servers: dict[str, CircuitPair] = {}
-        """The circuits of all other calls, by the id of their server."""
+        self._pairs: dict[Route | str, CircuitPair] = {}
+        """The circuits of tools that were called before, by their routes; of all other calls, by
+        the id of their server."""
 
     def bind(self, following: Handler) -> Handler:
         pairs, admit, now, is_settled = (
@@ -104,19 +103,16 @@ class CircuitBreaker:
             self._circuits.announce_changes()
 
     def _find_pair(self, call: Call, route: Route) -> CircuitPair:
-        if len(self._pairs) >= _MAX_CACHED:
-            self._pairs.clear()
-        server_id = route.upstream.definition.id
-        if call.method == CALL_TOOL:
-            pair = self._pairs[route] = self._breakers.pair(server_id, route.pair.name)
-            return pair
         # Only tools have circuits of their own: URIs and ids of tasks are chosen by callers.
-        found = self._of_servers.get(server_id)
-        if found is None:
-            if len(self._of_servers) >= _MAX_CACHED:
-                self._of_servers.clear()
-            found = self._of_servers[server_id] = self._breakers.pair(server_id, None)
-        return found
+        is_tool, server_id = call.method == CALL_TOOL, route.upstream.definition.id
+        key = route if is_tool else server_id
+        pair = self._pairs.get(key)
+        if pair is None:
+            if len(self._pairs) >= _MAX_CACHED:
+                self._pairs.clear()
+            name = route.pair.name if is_tool else None
+            pair = self._pairs[key] = self._breakers.pair(server_id, name)
+        return pair
 
 
 async def _refuse(refusal: CircuitOpen, route: Route, attempts: int) -> Outcome:

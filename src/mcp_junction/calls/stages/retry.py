@@ -121,13 +121,17 @@ class RetryCalls:
     def _decide(
         self, call: Call, route: Route, failure: Failure, budget: RetryBudget, was_replayed: bool
     ) -> Retry:
+        is_repeatable = call.method in _REPEATABLE
+        if call.method == CALL_TOOL:
+            facts = call.facts or self._facts.of(route, call.address.kind)
+            is_repeatable = facts.hints.is_repeatable
         return decide_retry(
             failure,
             call.attempts,
             self._policy,
             budget,
             self._clock.now(),
-            is_repeatable=self._is_repeatable(call, route),
+            is_repeatable=is_repeatable,
             random=self._chance,
             deadline=call.deadline or None,
             spoke=call.spoke,
@@ -135,9 +139,3 @@ class RetryCalls:
             was_replayed=was_replayed,
             trusts_retry_after=route.upstream.definition.trust_retry_after,
         )
-
-    def _is_repeatable(self, call: Call, route: Route) -> bool:
-        if call.method != CALL_TOOL:
-            return call.method in _REPEATABLE
-        facts = call.facts or self._facts.of(route, call.address.kind)
-        return facts.hints.is_repeatable
