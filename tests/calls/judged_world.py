@@ -10,7 +10,7 @@ from tests.calls.world import World
 
 from mcp_junction.calls.call import Call, Carried, Snapshot
 from mcp_junction.calls.methods import Address, address
-from mcp_junction.calls.pipeline import GovernedStages
+from mcp_junction.calls.pipeline import GovernedStages, MethodStage
 from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.items import ListItem, ServerLists
@@ -67,7 +67,9 @@ class JudgedWorld(World):
         self.authorizer = Authorizer(self.policy, self.facts, lambda: self.time)
         extra = {name: stages.pop(name) for name in ("strict_audit", "extra") if name in stages}
         judged = GovernedStages(
-            authorize=self.authorizer.authorize, recheck=self.authorizer.recheck, **stages
+            authorize=MethodStage(self.authorizer.bind_authorize),
+            recheck=MethodStage(self.authorizer.bind_recheck),
+            **stages,
         )
         super().__init__(*upstreams, governed=judged, clock=FakeClock(), **extra)
         self.scopes = Scopes(self.policy)

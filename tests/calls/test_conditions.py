@@ -203,7 +203,7 @@ async def test_a_task_never_passes_by_a_condition_on_arguments():
     async def following(_):
         raise AssertionError("it was let pass")
 
-    outcome = await world.authorizer.authorize.bind(following)(call)
+    outcome = await world.authorizer.bind_authorize(following)(call)
     assert "arguments" in fails_with(outcome, DENIED)
 
 
@@ -215,7 +215,7 @@ async def test_a_changed_condition_holds_at_the_next_attempt():
     async def following(_):
         return None
 
-    assert await world.authorizer.authorize.bind(following)(call) is None
+    assert await world.authorizer.bind_authorize(following)(call) is None
     world.give(Grant(given.id, "ann", "id-one", "echo", when="args.path == 'other'"))
     refusal = world.authorizer.find_refusal(call)
     assert refusal is not None

@@ -11,6 +11,7 @@ from tests.calls.world import BOUND, body
 
 from mcp_junction.calls.call import Call, Carried, Handler
 from mcp_junction.calls.methods import address
+from mcp_junction.calls.pipeline import MethodStage
 from mcp_junction.calls.stages.fallback import FallbackCalls
 from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -79,9 +80,9 @@ class FallbackWorld(GovernedWorld):
     def more_stages(self) -> dict[str, Any]:
         authorizer = Authorizer(self.live, self.facts)
         return {
-            "authorize": authorizer.authorize,
+            "authorize": MethodStage(authorizer.bind_authorize),
             "fallback": FallbackCalls(authorizer, self.checks),
-            "recheck": authorizer.recheck,
+            "recheck": MethodStage(authorizer.bind_recheck),
         }
 
     def script(self, key: str) -> Any:

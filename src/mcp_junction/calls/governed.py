@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.pipeline import GovernedStages, Stage
+from mcp_junction.calls.pipeline import GovernedStages, MethodStage, Stage
 from mcp_junction.calls.stages.admit import AdmitCalls
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.breaker import CircuitBreaker
@@ -48,7 +48,7 @@ def make_governed_stages(
     if audit is not None and admission is not None:
         admit = AdmitCalls(audit, admission, governance.approvals)
     return GovernedStages(
-        authorize=authorizer.authorize,
+        authorize=MethodStage(authorizer.bind_authorize),
         limit=limit,
         validate=validate,
         idempotency=RunOnce(claims) if claims is not None else None,
@@ -61,6 +61,6 @@ def make_governed_stages(
             settle=settle,
             note_first=note_first,
         ),
-        recheck=authorizer.recheck,
+        recheck=MethodStage(authorizer.bind_recheck),
         breaker=breaker,
     )

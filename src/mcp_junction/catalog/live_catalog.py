@@ -51,8 +51,8 @@ class ListChange(msgspec.Struct, frozen=True, eq=False, dict=True):
         admits = scope.of(self.kind, self.server)
         if admits is None:
             return False
-        if self.before == self.after and admits is not admit_all:
-            return False
+        if self.before == self.after:
+            return admits is admit_all and bool(self.after)
         names, old_order, new_order = self._difference
         if any(map(admits, names)):
             return True
@@ -61,14 +61,9 @@ class ListChange(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def _difference(self) -> tuple[list[str], list[str], list[str]]:
-        """The names whose items differ, and the old and new order of the others that moved.
-
-        Where nothing differs, any item may have changed: the names are all.
-        """
+        """The names whose items differ, and the old and new order of the others that moved."""
         old = {offer.name: offer for offer in self.before}
         new = {offer.name: offer for offer in self.after}
-        if self.before == self.after:
-            return list(new), [], []
         names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
         changed = set(names)
         old_order = [name for name in old if name not in changed]
@@ -125,7 +120,7 @@ class LiveCatalog:
         self._tasks = tasks
         self._timeout = timeout
         self._changed = changed
-        self._again: dict[Upstream, bool] = {}
+        self._again: set[Upstream] = set()
         self._reading: dict[Upstream, asyncio.Task[ServerError | None]] = {}
         self._announced: dict[Upstream, set[str]] = {}
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -183,9 +178,9 @@ class LiveCatalog:
         """
         if method is not None:
             self._announced.setdefault(upstream, set()).add(method)
-        running = upstream in self._again
-        self._again[upstream] = running
-        if not running:
+        if upstream in self._reading:
+            self._again.add(upstream)
+        else:
             self._reading[upstream] = self._tasks.spawn(self._reread(upstream))
 
     async def reread(self, upstream: Upstream) -> None:
@@ -302,11 +297,10 @@ class LiveCatalog:
     async def _reread(self, upstream: Upstream) -> ServerError | None:
         """What kept us from it, if something did."""
         try:
-            while True:
-                self._again[upstream] = False
+            await self.discover(upstream)
+            while upstream in self._again:
+                self._again.discard(upstream)
                 await self.discover(upstream)
-                if not self._again[upstream]:
-                    return None
         except ServerError as error:
             if isinstance(error, CircularError):
                 upstream.give_up(error.message)
@@ -314,7 +308,9 @@ class LiveCatalog:
                 log.warning("%s; its lists stay as they were", error)
             return error
         finally:
-            del self._again[upstream], self._reading[upstream]
+            self._again.discard(upstream)
+            del self._reading[upstream]
+        return None
 
     async def _reviewed(self, offering: ServerLists) -> ServerLists:
         return offering if self._review is None else await self._review.review(offering)

@@ -9,7 +9,6 @@ may not see. Nothing of it outlives the process.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Final, NamedTuple
@@ -108,14 +107,11 @@ class NameHistory(msgspec.Struct, eq=False):
     def _forget_oldest(self, past: list[int]) -> None:
         """Forget the oldest pairs of each server that has too many it no longer offers."""
         pairs = self.roll.pairs
-        over = Counter(pairs[number].server for number in past)
-        oldest: dict[int, None] = {}
+        by_server: dict[str, list[int]] = {}
         for number in past:
-            server = pairs[number].server
-            if over[server] > MOST_PAST:
-                over[server] -= 1
-                oldest[number] = None
-        left = self.changed(self.roll, oldest)
+            by_server.setdefault(pairs[number].server, []).append(number)
+        oldest = [number for numbers in by_server.values() for number in numbers[:-MOST_PAST]]
+        left = self.changed(self.roll, dict.fromkeys(oldest))
         self.shown, self.names, self.owners = left.shown, left.names, left.owners
 
     # -- what follows from a change of the servers

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.calls.call import Call, Handler
+from mcp_junction.calls.call import Call, Handler, answer_with
+from mcp_junction.calls.stages.resolve import refuse_unknown
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, ListKind, Route, timeout_for
 from mcp_junction.config.servers import ServerDefinition
@@ -25,9 +26,7 @@ from mcp_junction.errors import RequestStateError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import Pair
-from mcp_junction.protocol.versions import INVALID_PARAMS
-from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -192,9 +191,10 @@ class ResolveTask:
         self._seal = seal
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
-        if call.ended_by is None:
-            call.route = self._route(call)
-        return following(call) if call.route is not None else _unknown(call)
+        if call.ended_by is not None:
+            return answer_with(call.ended_by)
+        call.route = self._route(call)
+        return following(call) if call.route is not None else refuse_unknown(call)
 
     def _route(self, call: Call) -> Route | None:
         caller = call.caller
@@ -235,8 +235,3 @@ def _find_origin(
         return found
     raw = Raw(encode.dumps(task.name))
     return Route(upstream, pair, f"{upstream.key} {task.name}", raw, timeout)
-
-
-async def _unknown(call: Call) -> Outcome:
-    no_task = outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
-    return call.ended_by or no_task

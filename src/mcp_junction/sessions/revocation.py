@@ -134,11 +134,8 @@ class Revocation:
                 return False
             if passed_by or target.risk.is_high:
                 return True  # another grant would have wanted its own token
-        return self._hides(agent_id, target, now)
-
-    def _hides(self, agent_id: str, target: CallTarget, now: float) -> bool:
-        grants = self._policy.of(agent_id)
-        return grants.admits(target.kind, target.server_id, target.name, now) is None
+        policy = self._policy.of(agent_id)
+        return policy.admits(target.kind, target.server_id, target.name, now) is None
 
     # -- what else is open
 

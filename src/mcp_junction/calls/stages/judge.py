@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from mcp_junction.calls.call import NOTHING_CARRIED, Call, Handler
 from mcp_junction.calls.methods import COMPLETE, NAMED, OF_TASKS, OWN, SUBSCRIBING, TASKS
-from mcp_junction.calls.pipeline import MethodStage
 from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.calls.stages.resolve import refuse_unknown
 from mcp_junction.calls.stages.validate import refuse as refuse_arguments
@@ -37,14 +36,12 @@ from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
-from mcp_junction.protocol.versions import INVALID_PARAMS, STATELESS
-from mcp_junction.upstream import outcome as outcomes
-from mcp_junction.upstream.outcome import Delivery, Outcome
+from mcp_junction.protocol.versions import STATELESS
+from mcp_junction.upstream.outcome import Outcome
 
 _CONTINUED: Final = "it continues a call that was allowed"
 _REVOKED: Final = "what allowed the call was revoked or has expired; ask for a new grant or token"
 _NO_STATE: Final = b"null"
-_NO_TASK: Final = "there is no such task"
 _MAX_DECIDED: Final = 20_000
 _UNJUDGED: Final = frozenset((COMPLETE, *OF_TASKS, *SUBSCRIBING))
 """The methods that have no arguments to be judged."""
@@ -141,12 +138,8 @@ class Authorizer:
 
     # -- before anything else is done
 
-    @property
-    def authorize(self) -> MethodStage:
-        """The stage that passes on a call that the policy allows, and refuses any other."""
-        return MethodStage(self._bind_authorize)
-
-    def _bind_authorize(self, following: Handler) -> Handler:
+    def bind_authorize(self, following: Handler) -> Handler:
+        """Bind the stage that passes on a call that the policy allows, and refuses any other."""
         decided, policy, now = self._decided, self._policy, self._now
         settings = self._facts.settings
 
@@ -268,12 +261,8 @@ class Authorizer:
 
     # -- before each attempt, and before a parked call goes on
 
-    @property
-    def recheck(self) -> MethodStage:
-        """The stage that refuses an attempt of a call that is not allowed any more."""
-        return MethodStage(self._bind_recheck)
-
-    def _bind_recheck(self, following: Handler) -> Handler:
+    def bind_recheck(self, following: Handler) -> Handler:
+        """Bind the stage that refuses an attempt of a call that is not allowed any more."""
         policy = self._policy
 
         def recheck(call: Call) -> Awaitable[Outcome]:
@@ -324,8 +313,4 @@ def refuse(call: Call, decision: PolicyDecision) -> Awaitable[Outcome]:
     if decision.is_visible or call.carried.agent_id is not None:
         return deny(call, decision.reason)
     call.route = None  # for the audit, too: it finds what was hidden by itself
-    return _refuse_task() if call.address.kind is TASKS else refuse_unknown(call)
-
-
-async def _refuse_task() -> Outcome:
-    return outcomes.failed(INVALID_PARAMS, _NO_TASK, Delivery.NOT_SENT)
+    return refuse_unknown(call)

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from mcp_junction.calls.call import Call, Handler, answer_with
-from mcp_junction.calls.methods import OWN, READ, Address
+from mcp_junction.calls.methods import OWN, READ, TASKS, Address
 from mcp_junction.calls.stages.own import unwrap_call_tool
 from mcp_junction.catalog.items import PROMPTS, RESOURCES, TOOLS, Route
 from mcp_junction.catalog.own_tools import SIGN_IN, SIGNED_IN
@@ -130,6 +130,8 @@ async def refuse_unknown(call: Call) -> Outcome:
     """Answer a call for what there is not, or what its caller does not see."""
     if call.address.kind is RESOURCES:
         return _refuse_resource(call)
+    if call.address.kind is TASKS:
+        return outcomes.failed(INVALID_PARAMS, "there is no such task", Delivery.NOT_SENT)
     absent = _absent(call)
     if absent is not None:
         return absent.unavailable()
