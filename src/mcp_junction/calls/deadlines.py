@@ -99,11 +99,7 @@ class Deadlines:
 
     def left(self, what: Expiring) -> float | None:
         """The seconds that it has left; None if it has no deadline."""
-        return max(0.0, what.deadline - self._clock.now()) if what in self._watched else None
-
-    def until(self, deadline: float) -> float | None:
-        """The seconds until a moment; None if it is 0, which is never."""
-        return max(0.0, deadline - self._clock.now()) if deadline else None
+        return max(0.0, what.deadline - self._clock.now()) if what.deadline else None
 
     async def run(self) -> None:
         """Sweep while there is anything to sweep."""

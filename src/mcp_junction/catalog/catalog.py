@@ -226,7 +226,7 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
 
     def view(self, spelling: Spelling, kind: ListKind = TOOLS, scope: Scope = OPEN) -> View:
         """Tools or prompts under ``spelling``, as one Scope has them."""
-        place = spelling, kind, scope.endpoint, scope.agent
+        place = _place(spelling, kind, scope)
         found = self._views.get(place)
         if found is None or found.scope is not scope:
             exposure = scope.endpoint.exposure or self.exposure

@@ -126,15 +126,9 @@ def named_set(
 
     ``servers`` are all the file names; those that are not there show nothing.
     """
-    patterns = []
-    for entry in entries:
-        found = _pattern(entry, servers)
-        if found is None:
-            raise ValueError(f"{entry!r} names no server")
-        patterns.append(found)
     return Endpoint(
         f"mcp/{name}",
-        tuple(patterns),
+        tuple(_pattern(entry, servers) for entry in entries),
         names=names,
         exposure=exposure,
         favourites=favourites,
@@ -164,17 +158,20 @@ def named_sets(config: Config) -> dict[str, Endpoint]:
     return found
 
 
-def _pattern(entry: str, servers: Collection[str]) -> Pattern | None:
-    """The longest server key that begins the entry wins, since keys may hold dots too."""
+def _pattern(entry: str, servers: Collection[str]) -> Pattern:
+    """The longest server key that begins the entry wins, since keys may hold dots too.
+
+    Raises ValueError where no server is named.
+    """
     if entry in servers:
         return Pattern(_literal(entry))
     for key in sorted(servers, key=len, reverse=True):
         if entry.startswith(f"{key}."):
             return Pattern(_literal(key), entry[len(key) + 1 :])
     server, _, name = entry.partition(".")
-    if any(_glob(server, key) for key in servers):
-        return Pattern(server, name or "*")
-    return None
+    if not any(_glob(server, key) for key in servers):
+        raise ValueError(f"{entry!r} names no server")
+    return Pattern(server, name or "*")
 
 
 def _literal(text: str) -> str:

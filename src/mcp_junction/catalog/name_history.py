@@ -65,7 +65,7 @@ class NameHistory(msgspec.Struct, eq=False):
         """The pair that a name belongs to, since it was shown."""
         owner = self.owners.get(name)
         if owner is None:
-            plain = (n for n in self.plain.numbers(name) if n not in self.names and self.has(n))
+            plain = (n for n in self.plain.numbers.of(name) if n not in self.names and self.has(n))
             return next(plain, None)
         return owner
 

@@ -36,25 +36,22 @@ class PlainNames:
         self.names: list[str] = []
         self.contested: set[int] = set()
         """Which numbers share their name with another, or have one that looks like a hashed one."""
+        self.numbers = Numbers()
+        """The numbers that have each name."""
         self._pairs = pairs
-        self._numbers = Numbers()
 
     def catch_up(self) -> Iterator[None]:
         """Read what was added to the Roll, a pair at a step."""
         while (number := len(self.names)) < len(self._pairs):
             name = self.spelling.spell(self._pairs[number])
             self.names.append(name)
-            self._numbers.add(name, number)
-            shared = self._numbers.of(name)
+            self.numbers.add(name, number)
+            shared = self.numbers.of(name)
             if len(shared) > 1:
                 self.contested.update((shared[0], number))
             elif looks_hashed(name):
                 self.contested.add(number)
             yield
-
-    def numbers(self, name: str) -> Sequence[int]:
-        """The numbers that have this name."""
-        return self._numbers.of(name)
 
 
 class Roll:

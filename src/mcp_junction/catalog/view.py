@@ -102,7 +102,7 @@ class View:
 
     def _find_doubtful(self) -> Iterator[int]:
         contested, history = self._plain.contested, self.history
-        own = {number for name in self.own for number in self._plain.numbers(name)}
+        own = {number for name in self.own for number in self._plain.numbers.of(name)}
         if not (history.shown or own or contested):
             return
         new = set(numbers_in(known(self.mask) & ~history.shown)) if history.shown else set()
@@ -181,7 +181,7 @@ class View:
         """The pair whose name this is, also of those that are offered no more."""
         if name in self._assigned:
             return self._assigned[name]
-        for number in self._plain.numbers(name):
+        for number in self._plain.numbers.of(name):
             if self._state(number) and number not in self.names:
                 return number
         return self.history.owner(name)
@@ -192,7 +192,7 @@ class View:
         return _only(found)
 
     def _by_other_spelling(self, name: str) -> int | None:
-        meant = {*self._roll.meanings.spelled(name), *self._plain.numbers(name)}
+        meant = {*self._roll.meanings.spelled(name), *self._plain.numbers.of(name)}
         return _only(filter(self._counts, meant))
 
     def _state(self, number: int) -> int:
@@ -262,7 +262,7 @@ class View:
 
     def pairs_called(self, name: str) -> list[Pair]:
         """The pairs whose server calls them so; of those that have left only if no other does."""
-        known = [n for n in self._roll.plain(URIS).numbers(name) if self._state(n)]
+        known = [n for n in self._roll.plain(URIS).numbers.of(name) if self._state(n)]
         found = {n for n in known if self._state(n) == PRESENT} or set(known)
         return [self._roll.pairs[n] for n in self._known() if n in found]
 

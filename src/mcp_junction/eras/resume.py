@@ -205,7 +205,6 @@ def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Con
     left, where = deadlines.left(call), None
     if call.in_place_of is not None:
         assert call.route is not None
-        left = deadlines.until(call.deadline)
         where = call.route.upstream.definition.id, call.route.pair.name
     return Continuation(left, True, call.claim, intent, where, call.passed_by)  # it was asked
 

@@ -50,17 +50,13 @@ class ServerMessages:
 
     def receive(self, upstream: Upstream, frame: Frame) -> None:
         """Hand on a notification of a server."""
-        if frame.method == LOG_MESSAGE:
-            self._log(upstream, frame)
+        if frame.method == LOG_MESSAGE:  # to the sessions of the only principal on the link
+            rank = envelope.level_rank(frame.params)
+            message = encode.notification(frame.method, frame.params)
+            for session in self._sessions_of(upstream):
+                session.offer_log(rank, message)
         elif frame.method == RESOURCE_UPDATED:
             self._notify_updated(upstream, frame)
-
-    def _log(self, upstream: Upstream, frame: Frame) -> None:
-        """Tell a log message to the sessions of the only principal that has used the link."""
-        rank = envelope.level_rank(frame.params)
-        message = encode.notification(frame.method, frame.params)
-        for session in self._sessions_of(upstream):
-            session.offer_log(rank, message)
 
     async def ask(self, upstream: Upstream, frame: Frame) -> Outcome:
         """Put a question to the only session of the only principal that has used the link."""
