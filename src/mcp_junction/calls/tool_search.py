@@ -145,42 +145,34 @@ class ToolSearch:
         await updater.wait_until_current()
         admission = self._admit(updater, query, view)
         if updater.vectors is not None and query.strategy != KEYWORD:
-            is_scoped = view.scope.grants is not None
-            ranked = await self._rank(updater, updater.vectors, query, admission, is_scoped)
+            from mcp_junction.search.ranker_cache import RankRequest
+
+            strategy = HYBRID if query.strategy == AUTO else query.strategy
+            is_narrowed = query.servers is not None or query.tools is not None
+            request = RankRequest(
+                query.text,
+                query.limit,
+                strategy,
+                updater.index,
+                admission.admitted,
+                admission.visible,
+                self._number_skills(updater, query.skills),
+                is_narrowed or view.scope.grants is not None,
+            )
+            ranked = await updater.vectors.rank(request)
             if ranked is not None:
-                return self._show(updater, query, ranked)
+                hits = _hits_of(updater, ranked)[: query.limit]
+                return SearchAnswer(hits, strategy, ranked.skills)
         mask, index = admission.admitted.mask, updater.index
 
         def admits(pair: Pair) -> bool:
             number = index.number(pair)
             return number is not None and number < len(mask) and bool(mask[number])
 
-        hits = index.search(query.text, query.limit, admits, admission.visible.mask)
+        found = index.search(query.text, query.limit, admits, admission.visible.mask)
         return SearchAnswer(
-            [ToolHit(pair, score, {"words": score}) for pair, score in hits], KEYWORD
+            [ToolHit(pair, score, {"words": score}) for pair, score in found], KEYWORD
         )
-
-    async def _rank(
-        self,
-        updater: IndexUpdater,
-        vectors: SemanticIndex,
-        query: ToolQuery,
-        admission: _Admission,
-        is_scoped: bool,
-    ) -> Ranked | None:
-        from mcp_junction.search.ranker_cache import RankRequest
-
-        request = RankRequest(
-            query.text,
-            query.limit,
-            HYBRID if query.strategy == AUTO else query.strategy,
-            updater.index,
-            admission.admitted,
-            admission.visible,
-            self._number_skills(updater, query.skills),
-            query.servers is not None or query.tools is not None or is_scoped,
-        )
-        return await vectors.rank(request)
 
     def _number_skills(self, updater: IndexUpdater, skills: Sequence[SkillTools]) -> KeyedSkills:
         """Convert the tools of skills to numbers."""
@@ -195,25 +187,6 @@ class ToolSearch:
             ]
             known = self._skills = _NumberedSkills(skills, index.version, KeyedSkills.make(groups))
         return known.keyed
-
-    def _show(self, updater: IndexUpdater, query: ToolQuery, ranked: Ranked) -> SearchAnswer:
-        hits = [
-            ToolHit(
-                pair,
-                one.score,
-                {
-                    "meaning": one.meaning,
-                    "words": one.words,
-                    "server": one.server,
-                    "skill": one.skill,
-                },
-            )
-            for one in ranked.tools
-            if (pair := updater.index.pair(one.number)) is not None
-        ]
-        hits.sort(key=lambda hit: (-hit.score, hit.pair))
-        strategy = HYBRID if query.strategy == AUTO else query.strategy
-        return SearchAnswer(hits[: query.limit], strategy, ranked.skills)
 
     # -- what may be found
 
@@ -276,3 +249,17 @@ class ToolSearch:
                 said.append(self.describe_server(key))
             found[key] = ", ".join(filter(None, said))
         return found
+
+
+def _hits_of(updater: IndexUpdater, ranked: Ranked) -> list[ToolHit]:
+    """Turn the numbers of ranked tools to hits, best first, equals by name."""
+    hits = [
+        ToolHit(
+            pair,
+            one.score,
+            {"meaning": one.meaning, "words": one.words, "server": one.server, "skill": one.skill},
+        )
+        for one in ranked.tools
+        if (pair := updater.index.pair(one.number)) is not None
+    ]
+    return sorted(hits, key=lambda hit: (-hit.score, hit.pair))

@@ -30,6 +30,7 @@ MOST_UNUSED: Final = 4 * MOST_PAST
 URIS: Final = Spelling("", prefixed=False)
 """How URIs are spelled: as they are."""
 _NONE: Final[Mapping[str, int]] = {}
+_NO_MOVES: Final[Mapping[int, int]] = {}
 
 
 class NameHistory(msgspec.Struct, eq=False):
@@ -111,28 +112,33 @@ class NameHistory(msgspec.Struct, eq=False):
         for number in past:
             by_server.setdefault(pairs[number].server, []).append(number)
         oldest = [number for numbers in by_server.values() for number in numbers[:-MOST_PAST]]
-        left = self.changed(self.roll, dict.fromkeys(oldest))
+        left = self.changed(self.roll, freed=bits_of(oldest))
         self.shown, self.names, self.owners = left.shown, left.names, left.owners
 
     # -- what follows from a change of the servers
 
     def changed(
-        self, roll: Roll, moves: Mapping[int, int | None], *, with_aliases: bool = True
+        self,
+        roll: Roll,
+        moves: Mapping[int, int] = _NO_MOVES,
+        freed: int = 0,
+        *,
+        with_aliases: bool = True,
     ) -> NameHistory:
-        """A history in which some pairs have other numbers; their names are free where it is None.
+        """A history without the names of the pairs in ``freed``, and other numbers for some.
 
         ``roll`` is the one that has these numbers. Without aliases, pairs that move keep the names
         alone that were shown.
         """
         found = NameHistory(roll, self.spelling)
-        moved = self.shown & bits_of(moves)
-        others = [now for n in numbers_in(moved) if (now := moves[n]) is not None]
-        found.shown = self.shown ^ moved | bits_of(others)
+        kept = self.shown & ~freed
+        moved = kept & bits_of(moves)
+        found.shown = kept ^ moved | bits_of([moves[number] for number in numbers_in(moved)])
         for name, number in self.owners.items():
-            now = moves.get(number, number)
             is_shown = self.names.get(number) == name
-            if now is not None and (with_aliases or is_shown or number not in moves):
-                found.owners[name] = now
+            is_kept = with_aliases or is_shown or number not in moves
+            if is_kept and not freed >> number & 1:
+                now = found.owners[name] = moves.get(number, number)
                 if is_shown:
                     found.names[now] = name
         return found
@@ -172,31 +178,28 @@ class NameHistories(msgspec.Struct, eq=False):
         found, roll = self._lists.get(key), self._rolls[kind]
         if found is None:
             shared = self._lists.get(key._replace(agent="")) if scope.saw_everything else None
-            new = NameHistory(roll, spelling) if shared is None else shared.changed(roll, {})
+            new = NameHistory(roll, spelling) if shared is None else shared.changed(roll)
             found = self._lists[key] = new
         return found
 
-    def _freeing(self, is_free: Callable[[str, ListKind, Pair], bool]) -> NameHistories:
-        """The histories without the names of some pairs at some addresses; the same if none is."""
+    def _freeing(self, find_freed: Callable[[str, ListKind], int]) -> NameHistories:
+        """The histories without the names of the pairs that are found for an address and a kind.
 
-        @cache
-        def find_freed(address: str, kind: ListKind) -> tuple[dict[int, None], int]:
-            pairs = enumerate(self._rolls[kind].pairs)
-            numbers = dict.fromkeys(n for n, pair in pairs if is_free(address, kind, pair))
-            return numbers, bits_of(numbers)
-
+        The same object if nothing is freed.
+        """
         changed: dict[ListKey, NameHistory] = {}
         for key, history in self._lists.items():
-            numbers, bits = find_freed(key.address, key.kind)
-            if history.shown & bits:
-                changed[key] = history.changed(history.roll, numbers)
+            freed = find_freed(key.address, key.kind)
+            if history.shown & freed:
+                changed[key] = history.changed(history.roll, freed=freed)
         left = {**self._lists, **changed}
         used = {key: history for key, history in left.items() if history.shown}
         return replace(self, _lists=used) if changed else self
 
     def forgetting(self, server: str) -> NameHistories:
         """The histories when a server is removed for good."""
-        return self._freeing(lambda _address, _kind, pair: pair.server == server)
+        freed = {kind: bits_of(roll.numbers_of(server)) for kind, roll in self._rolls.items()}
+        return self._freeing(lambda _, kind: freed[kind])
 
     def forget_agent(self, agent: str) -> None:
         """Forget what an agent was shown that has left."""
@@ -207,30 +210,30 @@ class NameHistories(msgspec.Struct, eq=False):
         """The histories for these named sets: what was taken out of a set loses its names there.
 
         The same object if nothing is freed."""
-        by_address = {EVERYTHING.name: EVERYTHING, **{one.name: one for one in sets}}
+        by_address = {endpoint.name: endpoint for endpoint in sets}
 
-        def is_left_out(address: str, kind: ListKind, pair: Pair) -> bool:
-            """Whether a pair is not to be seen at an address, which is a set's or one server's."""
-            if one_server(pair.server).name == address:
-                return False
-            now = by_address.get(address)
-            if now is None:
-                return True
-            return not (now.admits(pair) if kind.is_named else now.admits_server(pair.server))
+        @cache
+        def find_left_out(address: str, kind: ListKind) -> int:
+            if address == EVERYTHING.name:
+                return 0
+            now, pairs = by_address.get(address), enumerate(self._rolls[kind].pairs)
+            return bits_of([n for n, pair in pairs if _is_left_out(now, address, kind, pair)])
 
-        return self._freeing(is_left_out)
+        return self._freeing(find_left_out)
 
     def renamed(self, old: str, new: str) -> NameHistories:
         """The histories when a server has another key. Names that hold its key are free."""
+        moves = {
+            kind: {n: roll.add(Pair(new, roll.pairs[n].name)) for n in roll.numbers_of(old)}
+            for kind, roll in self._rolls.items()
+        }
         lists: dict[ListKey, NameHistory] = {}
         for key, history in self._lists.items():
-            holds_key = key.spelling.prefixed or key.address == one_server(old).name
-            moves = {
-                number: None if holds_key else history.roll.add(Pair(new, pair.name))
-                for number, pair in enumerate(list(history.roll.pairs))
-                if pair.server == old
-            }
-            lists[key] = history.changed(history.roll, moves, with_aliases=False)
+            moved, roll = moves[key.kind], history.roll
+            if key.spelling.prefixed or key.address == one_server(old).name:
+                lists[key] = history.changed(roll, freed=bits_of(moved))
+            else:
+                lists[key] = history.changed(roll, moved, with_aliases=False)
         return replace(self, _lists=lists)
 
     def compacted(self, offerings: Mapping[str, ServerLists]) -> NameHistories:
@@ -260,3 +263,12 @@ class NameHistories(msgspec.Struct, eq=False):
         new = Roll(roll.canonical, (roll.pairs[number] for number in numbers))
         moved = {key: each.changed(new, numbers) for key, each in lists.items()}
         return replace(self, _lists={**self._lists, **moved}, _rolls={**self._rolls, kind: new})
+
+
+def _is_left_out(now: Endpoint | None, address: str, kind: ListKind, pair: Pair) -> bool:
+    """Whether a pair is not to be seen at an address that is one server's, or ``now`` a set's."""
+    if one_server(pair.server).name == address:
+        return False
+    if now is None:
+        return True
+    return not (now.admits(pair) if kind.is_named else now.admits_server(pair.server))

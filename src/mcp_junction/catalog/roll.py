@@ -76,6 +76,10 @@ class Roll:
             self.pairs.append(pair)
         return number
 
+    def numbers_of(self, server: str) -> list[int]:
+        """The numbers of all pairs of one server."""
+        return [number for number, pair in enumerate(self.pairs) if pair.server == server]
+
     def plain(self, spelling: Spelling) -> PlainNames:
         """The names in one spelling."""
         found = self._table(spelling)

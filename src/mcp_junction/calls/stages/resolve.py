@@ -44,11 +44,9 @@ class ResolveCall:
 
 
 def resolve(call: Call, following: Handler) -> Awaitable[Outcome]:
-    """Find the route of a call, unless it was remembered; refuse an unknown name."""
+    """Find the route of a call; refuse an unknown name."""
     if call.ended_by is not None:  # cancelled while it waited for the servers to come up
         return answer_with(call.ended_by)
-    if call.route is not None:  # remembered from a request like it
-        return following(call)
     caller, address = call.caller, call.address
     if address.kind is RESOURCES:
         return _resolve_resource(call, following)
