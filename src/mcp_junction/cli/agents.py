@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import action, make_parser, option
 from mcp_junction.cli.printing import print_json, print_message, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options, path_to, run_action
+from mcp_junction.cli.remote import ServiceClient, path_to, run_action
 from mcp_junction.cli.values import format_moment, name_target
 
 AGENTS: Final = "/api/v1/mcp/agents"
@@ -22,28 +22,6 @@ def run(argv: list[str]) -> int:
         "  mcp-junction agents add build-bot --type ci --tool git:git_status --make-key\n"
         "  mcp-junction agents remove build-bot\n",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="show all agents")
-    add = actions.add_parser(
-        "add",
-        help="add an agent, bind the tools that it declares, and make its key",
-        description="Add an agent. The tools that it declares are granted; to add it again replaces"
-        "\nwhat it declared before, and leaves grants that were given otherwise.",
-    )
-    add.add_argument("agent", metavar="AGENT", help="its id")
-    add.add_argument("--type", metavar="TYPE", default="", help="what kind of agent it is")
-    add.add_argument(
-        "--tool",
-        metavar="SERVER:TOOL",
-        action="append",
-        default=[],
-        help="a tool that it declares; * and ? stand for any characters; can be repeated",
-    )
-    add.add_argument("--make-key", action="store_true", help="make a key for it and print it, once")
-    remove = actions.add_parser("remove", help="remove an agent with its keys, grants and tokens")
-    remove.add_argument("agent", metavar="AGENT", help="its id")
-    for action in (listing, add, remove):
-        add_remote_options(action)
     return run_action(parser, argv, _ACTIONS)
 
 
@@ -101,4 +79,24 @@ def _remove(args: argparse.Namespace, remote: ServiceClient) -> int:
     return print_message(args, {"removed": args.agent}, words)
 
 
-_ACTIONS: Final = {"list": _list, "add": _add, "remove": _remove}
+_AGENT: Final = option("agent", metavar="AGENT", help="its id")
+_ACTIONS: Final = {
+    "list": action(_list, "show all agents"),
+    "add": action(
+        _add,
+        "add an agent, bind the tools that it declares, and make its key",
+        _AGENT,
+        option("--type", metavar="TYPE", default="", help="what kind of agent it is"),
+        option(
+            "--tool",
+            metavar="SERVER:TOOL",
+            action="append",
+            default=[],
+            help="a tool that it declares; * and ? stand for any characters; can be repeated",
+        ),
+        option("--make-key", action="store_true", help="make a key for it and print it, once"),
+        description="Add an agent. The tools that it declares are granted; to add it again replaces"
+        "\nwhat it declared before, and leaves grants that were given otherwise.",
+    ),
+    "remove": action(_remove, "remove an agent with its keys, grants and tokens", _AGENT),
+}

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import make_parser, option
 from mcp_junction.cli.printing import do_each, make_table, print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
 from mcp_junction.cli.values import format_moment, name_target
@@ -28,9 +28,9 @@ def run(argv: list[str]) -> int:
         "examples:\n  mcp-junction approvals\n  mcp-junction approvals watch\n"
         "  mcp-junction approvals approve 7d0a31c2 --note 'seen with Ann'\n"
         "  mcp-junction approvals deny 7d0a31c2\n",
+        option("--note", metavar="TEXT", help="why; whoever made the call is told"),
+        option("--all", action="store_true", help="also those that were decided about"),
     )
-    parser.add_argument("--note", metavar="TEXT", help="why; whoever made the call is told")
-    parser.add_argument("--all", action="store_true", help="also those that were decided about")
     ids = ("ID", "the calls to decide about")
     return run_listing(parser, argv, _ACTIONS, ids, "give the id of a call, as the list shows it")
 

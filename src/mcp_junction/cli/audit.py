@@ -9,14 +9,21 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from mcp_junction.audit.checkpoints import Checkpoint, read_exported
 from mcp_junction.audit.maintenance import reindex
 from mcp_junction.audit.verify import verify
-from mcp_junction.cli.options import add_store_options, make_parser
+from mcp_junction.cli.options import (
+    action,
+    add_actions,
+    add_json,
+    add_store_options,
+    make_parser,
+    option,
+)
 from mcp_junction.cli.printing import printable
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, open_storage
@@ -62,46 +69,9 @@ def run(argv: list[str]) -> int:
         "  mcp-junction audit tail --decision DENY\n"
         "  mcp-junction audit show --correlation REQ-17\n",
     )
-    actions = parser.add_subparsers(dest="action_name", required=True, metavar="ACTION")
-    tail = actions.add_parser("tail", help="show the newest rows, a line each")
-    tail.add_argument(
-        "--follow", action="store_true", help="go on showing rows as they are written"
-    )
-    show = actions.add_parser("show", help="show the newest rows with all that they tell")
-    for action in (tail, show):
-        _add_filters(action)
-    check = actions.add_parser(
-        "verify", help="check every row; report the first bad one of each chain"
-    )
-    check.add_argument(
-        "--checkpoints", metavar="FILE", help="also check against these exported checkpoints"
-    )
-    export = actions.add_parser("export", help="write all rows as JSON lines, oldest first")
-    export.add_argument("--output", metavar="FILE", help="the file to write (default: stdout)")
-    export.add_argument(
-        "--checkpoints",
-        action="store_true",
-        help="write the checkpoint of each chain instead of the rows",
-    )
-    index = actions.add_parser("reindex", help="make the index that filters use anew")
-    for action in (tail, show, check, export, index):
-        add_store_options(action)
-    for action in (tail, show, check):
-        action.add_argument("--json", action="store_true", help="print JSON")
+    add_actions(parser, _ACTIONS)
     args = parser.parse_args(argv)
-    actors = {"tail": _tail, "show": _tail, "verify": _verify, "export": _export}
-    return run_async(_with_store(args, {**actors, "reindex": _reindex}[args.action_name]))
-
-
-def _add_filters(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "-n", type=_read_count, default=20, metavar="N", help="how many rows (default: 20)"
-    )
-    for name, words in _FILTERS.items():
-        action.add_argument(f"--{name}", metavar="X", help=f"only rows {words}")
-    action.add_argument(
-        "--since", metavar="TIME", help="only rows from then on: like 2h, 7d or 2027-01-31"
-    )
+    return run_async(_with_store(args))
 
 
 def _read_count(text: str) -> int:
@@ -110,9 +80,9 @@ def _read_count(text: str) -> int:
     return int(text)
 
 
-async def _with_store(args: argparse.Namespace, act: Any) -> int:
+async def _with_store(args: argparse.Namespace) -> int:
     async with open_storage(args) as storage:
-        code: int = await act(args, storage)
+        code: int = await args.act(args, storage)
         return code
 
 
@@ -288,3 +258,45 @@ async def _write(args: argparse.Namespace, storage: Storage, file: Any) -> int:
                 print(json.dumps(_fields(row), ensure_ascii=False), file=file)
             after = pages[-1].last_seq
     return 0
+
+
+_SHOWN: Final = (
+    option("-n", type=_read_count, default=20, metavar="N", help="how many rows (default: 20)"),
+    *(
+        option(f"--{name}", metavar="X", help=f"only rows {words}")
+        for name, words in _FILTERS.items()
+    ),
+    option("--since", metavar="TIME", help="only rows from then on: like 2h, 7d or 2027-01-31"),
+    add_store_options,
+    add_json,
+)
+_ACTIONS: Final = {
+    "tail": action(
+        _tail,
+        "show the newest rows, a line each",
+        option("--follow", action="store_true", help="go on showing rows as they are written"),
+        *_SHOWN,
+    ),
+    "show": action(_tail, "show the newest rows with all that they tell", *_SHOWN),
+    "verify": action(
+        _verify,
+        "check every row; report the first bad one of each chain",
+        option(
+            "--checkpoints", metavar="FILE", help="also check against these exported checkpoints"
+        ),
+        add_store_options,
+        add_json,
+    ),
+    "export": action(
+        _export,
+        "write all rows as JSON lines, oldest first",
+        option("--output", metavar="FILE", help="the file to write (default: stdout)"),
+        option(
+            "--checkpoints",
+            action="store_true",
+            help="write the checkpoint of each chain instead of the rows",
+        ),
+        add_store_options,
+    ),
+    "reindex": action(_reindex, "make the index that filters use anew", add_store_options),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import make_parser, option
 from mcp_junction.cli.printing import print_message, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
 from mcp_junction.cli.values import format_moment, name_target, read_targets
@@ -23,8 +23,8 @@ def run(argv: list[str]) -> int:
         "examples:\n  mcp-junction breakers\n  mcp-junction breakers --open\n"
         "  mcp-junction breakers reset git.git_log\n"
         "  mcp-junction breakers reset 'git.*'         # all circuits of the server\n",
+        option("--open", action="store_true", help="only those that are not closed"),
     )
-    parser.add_argument("--open", action="store_true", help="only those that are not closed")
     ids = ("SERVER.TOOL", "the circuits to reset")
     return run_listing(parser, argv, _ACTIONS, ids, "name a circuit, like git.git_log or 'git.*'")
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from mcp_junction.cli.environment import variables
-from mcp_junction.cli.options import add_config_options, make_parser, read_config, set_up_logging
+from mcp_junction.cli.options import (
+    add_config_options,
+    make_parser,
+    option,
+    read_config,
+    set_up_logging,
+)
 from mcp_junction.cli.printing import format_result, wait_with_progress
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.values import read_arguments
@@ -26,13 +32,17 @@ def run(argv: list[str]) -> int:
         "Start the servers of a config file and call one tool."
         "\nExit code 1 if the call failed or its result is an error.",
         'example:\n  mcp-junction call --config mcp.json clock:now \'{"timezone": "UTC"}\'\n',
+        add_config_options,
+        option("tool", metavar="NAME", help="the tool's name, with any separator"),
+        option(
+            "arguments",
+            metavar="JSON",
+            nargs="?",
+            default="{}",
+            help="its arguments; - reads stdin",
+        ),
+        option("--json", action="store_true", help="print the whole result as JSON"),
     )
-    add_config_options(parser)
-    parser.add_argument("tool", metavar="NAME", help="the tool's name, with any separator")
-    parser.add_argument(
-        "arguments", metavar="JSON", nargs="?", default="{}", help="its arguments; - reads stdin"
-    )
-    parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
     args = parser.parse_args(argv)
     set_up_logging(args)
     config = read_config(args, lenient=True)

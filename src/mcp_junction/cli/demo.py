@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import make_parser, option
 from mcp_junction.demo import DEMOS
 
 
 def run(argv: list[str]) -> int:
-    parser = make_parser("mcp-junction demo", "Run a demo server on stdin and stdout.")
     names = sorted(DEMOS)
-    parser.add_argument(
-        "name", metavar="NAME", choices=names, help=f"the server to run: {', '.join(names)}"
-    )
-    parser.add_argument(
-        "args", metavar="ARG", nargs="*", default=[], help="arguments of the server"
+    parser = make_parser(
+        "mcp-junction demo",
+        "Run a demo server on stdin and stdout.",
+        "",
+        option(
+            "name", metavar="NAME", choices=names, help=f"the server to run: {', '.join(names)}"
+        ),
+        option("args", metavar="ARG", nargs="*", default=[], help="arguments of the server"),
     )
     args = parser.parse_args(argv)
     return int(import_module(DEMOS[args.name]).main(args.args))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import make_parser, option
 from mcp_junction.cli.printing import print_message, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_listing
 from mcp_junction.cli.values import format_moment, name_target
@@ -20,9 +20,9 @@ def run(argv: list[str]) -> int:
         "\nfailed, and acknowledge those that somebody has taken care of.",
         "examples:\n  mcp-junction escalations\n  mcp-junction escalations --all\n"
         "  mcp-junction escalations acknowledge 7d0a31 --note 'the server was moved'\n",
+        option("--note", metavar="TEXT", help="what was done about it"),
+        option("--all", action="store_true", help="also those that were acknowledged"),
     )
-    parser.add_argument("--note", metavar="TEXT", help="what was done about it")
-    parser.add_argument("--all", action="store_true", help="also those that were acknowledged")
     ids = ("ID", "the escalations to acknowledge")
     return run_listing(parser, argv, _ACTIONS, ids, "give the id of one, as the list shows it")
 

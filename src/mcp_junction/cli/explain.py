@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import make_parser, option
 from mcp_junction.cli.printing import print_json, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
 from mcp_junction.cli.values import read_arguments, read_targets
@@ -20,11 +20,11 @@ def run(argv: list[str]) -> int:
         "\nNothing is called. Exit code 1 if it may not.",
         "examples:\n  mcp-junction explain build-bot git.git_commit\n"
         '  mcp-junction explain build-bot files.delete_file \'{"path": "/tmp/x"}\'\n',
+        option("agent", metavar="AGENT", help="the agent's id"),
+        option("tool", metavar="TOOL", help="server.tool"),
+        option("arguments", metavar="JSON", nargs="?", help="the arguments of the call"),
+        add_remote_options,
     )
-    parser.add_argument("agent", metavar="AGENT", help="the agent's id")
-    parser.add_argument("tool", metavar="TOOL", help="server.tool")
-    parser.add_argument("arguments", metavar="JSON", nargs="?", help="the arguments of the call")
-    add_remote_options(parser)
     args = parser.parse_args(argv)
     remote = ServiceClient.from_options(args)
     (target,) = read_targets(remote, [args.tool])

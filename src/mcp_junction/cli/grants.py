@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterator
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import action, make_parser, option
 from mcp_junction.cli.printing import do_each, print_json, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options, path_to, run_action
+from mcp_junction.cli.remote import ServiceClient, path_to, run_action
 from mcp_junction.cli.values import (
     format_moment,
     format_seconds,
@@ -41,69 +41,7 @@ def run(argv: list[str]) -> int:
         "  mcp-junction grants add build-bot 'git.*' --limit 100/1h --expires 7d\n"
         "  mcp-junction grants revoke 4f1c9e\n",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="show the grants of one agent, or of all")
-    listing.add_argument("agent", metavar="AGENT", nargs="?", help="only grants of this agent")
-    add = actions.add_parser(
-        "add",
-        help="grant an agent tools, prompts and resources",
-        description="Grant an agent what the patterns name: server.tool, where * and ? stand for"
-        "\nany characters; server.* for all of a server, its prompts and resources too; * for"
-        "\neverything. The same pattern again is the same grant, with a new token.",
-        epilog="High-risk tools (delete, write, create, update, modify … in their names, marked as"
-        "\ndestructive, or set by you) also need a token of the grant:\n\n"
-        "  window      one that has not expired exists; the call need not carry it (default)\n"
-        "  present     the call carries it\n"
-        "  single_use  the call carries one that was not used before\n"
-        "  approval    a person approved this very call (see: mcp-junction approvals --help)\n"
-        "  none        no token (only an administrator may grant this)\n\n"
-        "examples:\n  mcp-junction grants add build-bot git.git_status 'files.read_*'\n"
-        "  mcp-junction grants add build-bot 'git.*' --limit 100/3600 --expires 7d\n"
-        "  mcp-junction grants add build-bot files.delete_file --token-mode single_use --ttl 5m\n"
-        "  mcp-junction grants add build-bot files.read_file"
-        " --when 'args.path.startsWith(\"/srv/public/\")'\n",
-    )
-    _add_options(add)
-    renew = actions.add_parser("renew", help="make a new token for a grant and print it, once")
-    revoke = actions.add_parser("revoke", help="revoke grants, at once, also for calls under way")
-    revoke.add_argument(
-        "--token-only", action="store_true", help="revoke only their tokens; the grants stay"
-    )
-    for action in (renew, revoke):
-        action.add_argument(
-            "ids", metavar="GRANT", nargs="+", help="its id, or the beginning of it"
-        )
-    for action in (listing, add, renew, revoke):
-        add_remote_options(action)
     return run_action(parser, argv, _ACTIONS)
-
-
-def _add_options(add: argparse.ArgumentParser) -> None:
-    add.add_argument("agent", metavar="AGENT", help="the agent's id; a new one is made")
-    add.add_argument("patterns", metavar="PATTERN", nargs="+", help="server.tool, server.* or *")
-    add.add_argument(
-        "--kinds",
-        metavar="LIST",
-        help="tools, prompts, resources, separated by commas (default: tools; all for server.*)",
-    )
-    add.add_argument("--token-mode", choices=TOKEN_MODES, help="default: window")
-    add.add_argument(
-        "--when",
-        metavar="CEL",
-        help="a condition on each call, like 'args.path.startsWith(\"/srv/public/\")'",
-    )
-    add.add_argument("--ttl", metavar="TIME", help="how long a token is good for, like 15m")
-    add.add_argument("--limit", metavar="CALLS/TIME", help="at most so many calls, like 100/1h")
-    add.add_argument("--expires", metavar="WHEN", help="when the grant ends: 7d, or a date")
-    add.add_argument("--note", metavar="TEXT", help="what the grant is for")
-    add.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="give nothing: show what it would have changed for the agent's last calls",
-    )
-    add.add_argument(
-        "--last", metavar="N", type=int, default=1_000, help="how many calls, with --dry-run"
-    )
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -306,4 +244,65 @@ def _describe_token(one: dict[str, Any]) -> str:
     )
 
 
-_ACTIONS: Final = {"list": _list, "add": _add, "renew": _renew, "revoke": _revoke}
+_IDS: Final = option("ids", metavar="GRANT", nargs="+", help="its id, or the beginning of it")
+_ACTIONS: Final = {
+    "list": action(
+        _list,
+        "show the grants of one agent, or of all",
+        option("agent", metavar="AGENT", nargs="?", help="only grants of this agent"),
+    ),
+    "add": action(
+        _add,
+        "grant an agent tools, prompts and resources",
+        option("agent", metavar="AGENT", help="the agent's id; a new one is made"),
+        option("patterns", metavar="PATTERN", nargs="+", help="server.tool, server.* or *"),
+        option(
+            "--kinds",
+            metavar="LIST",
+            help="tools, prompts, resources, separated by commas (default: tools; all for"
+            " server.*)",
+        ),
+        option("--token-mode", choices=TOKEN_MODES, help="default: window"),
+        option(
+            "--when",
+            metavar="CEL",
+            help="a condition on each call, like 'args.path.startsWith(\"/srv/public/\")'",
+        ),
+        option("--ttl", metavar="TIME", help="how long a token is good for, like 15m"),
+        option("--limit", metavar="CALLS/TIME", help="at most so many calls, like 100/1h"),
+        option("--expires", metavar="WHEN", help="when the grant ends: 7d, or a date"),
+        option("--note", metavar="TEXT", help="what the grant is for"),
+        option(
+            "--dry-run",
+            action="store_true",
+            help="give nothing: show what it would have changed for the agent's last calls",
+        ),
+        option(
+            "--last", metavar="N", type=int, default=1_000, help="how many calls, with --dry-run"
+        ),
+        description="Grant an agent what the patterns name: server.tool, where * and ? stand for"
+        "\nany characters; server.* for all of a server, its prompts and resources too; * for"
+        "\neverything. The same pattern again is the same grant, with a new token.",
+        epilog="High-risk tools (delete, write, create, update, modify … in their names, marked as"
+        "\ndestructive, or set by you) also need a token of the grant:\n\n"
+        "  window      one that has not expired exists; the call need not carry it (default)\n"
+        "  present     the call carries it\n"
+        "  single_use  the call carries one that was not used before\n"
+        "  approval    a person approved this very call (see: mcp-junction approvals --help)\n"
+        "  none        no token (only an administrator may grant this)\n\n"
+        "examples:\n  mcp-junction grants add build-bot git.git_status 'files.read_*'\n"
+        "  mcp-junction grants add build-bot 'git.*' --limit 100/3600 --expires 7d\n"
+        "  mcp-junction grants add build-bot files.delete_file --token-mode single_use --ttl 5m\n"
+        "  mcp-junction grants add build-bot files.read_file"
+        " --when 'args.path.startsWith(\"/srv/public/\")'\n",
+    ),
+    "renew": action(_renew, "make a new token for a grant and print it, once", _IDS),
+    "revoke": action(
+        _revoke,
+        "revoke grants, at once, also for calls under way",
+        option(
+            "--token-only", action="store_true", help="revoke only their tokens; the grants stay"
+        ),
+        _IDS,
+    ),
+}

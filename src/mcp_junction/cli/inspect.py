@@ -7,7 +7,13 @@ import sys
 from typing import Any
 
 from mcp_junction.cli.environment import variables
-from mcp_junction.cli.options import add_config_options, make_parser, read_config, set_up_logging
+from mcp_junction.cli.options import (
+    add_config_options,
+    make_parser,
+    option,
+    read_config,
+    set_up_logging,
+)
 from mcp_junction.cli.printing import printable, wait_with_progress
 from mcp_junction.cli.runner import run_async
 from mcp_junction.config.load import Config
@@ -31,9 +37,10 @@ def run(argv: list[str]) -> int:
         "mcp-junction inspect",
         "Start every server of a config file, list its tools, and stop it again."
         "\nExit code 1 if a server failed, or not all of its lists could be read.",
+        "",
+        add_config_options,
+        option("--json", action="store_true", help="print one JSON document instead"),
     )
-    add_config_options(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead")
     args = parser.parse_args(argv)
     set_up_logging(args)
     return run_async(

@@ -6,11 +6,18 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.cli.options import add_store_options, make_parser, read_service_settings
+from mcp_junction.cli.options import (
+    action,
+    add_actions,
+    add_json,
+    add_store_options,
+    make_parser,
+    option,
+    read_service_settings,
+)
 from mcp_junction.cli.printing import print_table
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import open_storage
@@ -52,48 +59,9 @@ def run(argv: list[str]) -> int:
         "Make, show and revoke the keys that clients of `mcp-junction serve` present.",
         "example:\n  mcp-junction keys create --role agent --agent build-bot\n",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = actions.add_parser(
-        "create",
-        help="make a key and print it, once",
-        description="Make a key and print it, once. What a role may do:\n\n"
-        + "\n".join(f"  {role:<13} {words}" for role, words in _MAY.items()),
-        epilog="The first key that is not an administrator's closes /mcp to requests without a key."
-        "\n\nexamples:\n  mcp-junction keys create --role agent --agent build-bot"
-        " --grant 'github.list_*'\n  mcp-junction keys create --role viewer\n",
-    )
-    create.add_argument(
-        "--role", choices=_ROLES, help="the role of the key; without it you are asked at a terminal"
-    )
-    create.add_argument(
-        "--agent", metavar="ID", help="the agent that uses the key (default: the role)"
-    )
-    create.add_argument(
-        "--grant",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="what the agent may call: SERVER.TOOL, SERVER.* or *, where * and ? stand for any"
-        " characters; again for more. Without one it may call nothing until something is granted",
-    )
-    listing = actions.add_parser("list", help="show all keys, without their secrets")
-    revoke = actions.add_parser("revoke", help="revoke a key, at once")
-    revoke.add_argument("id", metavar="ID", help="as shown by list")
-    tokens = actions.add_parser(
-        "revoke-tokens",
-        help="refuse the access tokens that were issued to somebody until now",
-        description="Refuse all access tokens that the door's issuer has issued to a subject until"
-        " now.\nTokens that are issued later are accepted: block the subject there, too.",
-    )
-    tokens.add_argument("subject", metavar="SUBJECT", help="the claim sub of the tokens")
-    tokens.add_argument(
-        "--issuer", metavar="URL", required=True, help="as in the config file of the service"
-    )
-    for action in (create, listing, revoke, tokens):
-        add_store_options(action)
-        action.add_argument("--json", action="store_true", help="print JSON")
+    add_actions(parser, _ACTIONS, add_store_options, add_json)
     args = parser.parse_args(argv)
-    if args.action == "create" and args.role is None:
+    if args.action_name == "create" and args.role is None:
         args.role = _ask_role()
     return run_async(_act(args))
 
@@ -118,12 +86,12 @@ async def _act(args: argparse.Namespace) -> int:
         raise UsageError(explain_refusal(LOCAL_OWNER, Right.CHANGE_KEYS))
     async with open_storage(args) as storage:
         store = storage.store
-        if args.action == "list" and not await store.keys.unsigned():
+        if args.action_name == "list" and not await store.keys.unsigned():
             return await _list(args, store)
         async with storage.audit_log() as log:
             await sign_existing_keys(store, log, storage.folder)
             await migrate_agents(store, log, storage.folder)  # before there is another key
-            return await _ACTIONS[args.action](args, store, log)
+            return int(await args.act(args, store, log))
 
 
 async def _make_agent(args: argparse.Namespace, store: Store, log: AuditLog) -> None:
@@ -224,14 +192,6 @@ async def _revoke_tokens(args: argparse.Namespace, store: Store, log: AuditLog) 
     return 0
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace, Store, AuditLog], Awaitable[int]]] = {
-    "create": _create,
-    "list": _list,
-    "revoke": _revoke,
-    "revoke-tokens": _revoke_tokens,
-}
-
-
 def _to_dict(key: KeyRecord) -> dict[str, str | None]:
     return {
         "id": key.id,
@@ -244,3 +204,45 @@ def _to_dict(key: KeyRecord) -> dict[str, str | None]:
 
 def _format_time(at: float | None) -> str | None:
     return None if at is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+_ACTIONS: Final = {
+    "create": action(
+        _create,
+        "make a key and print it, once",
+        option(
+            "--role",
+            choices=_ROLES,
+            help="the role of the key; without it you are asked at a terminal",
+        ),
+        option("--agent", metavar="ID", help="the agent that uses the key (default: the role)"),
+        option(
+            "--grant",
+            metavar="PATTERN",
+            action="append",
+            default=[],
+            help="what the agent may call: SERVER.TOOL, SERVER.* or *, where * and ? stand for any"
+            " characters; again for more. Without one it may call nothing until something is"
+            " granted",
+        ),
+        description="Make a key and print it, once. What a role may do:\n\n"
+        + "\n".join(f"  {role:<13} {words}" for role, words in _MAY.items()),
+        epilog="The first key that is not an administrator's closes /mcp to requests without a key."
+        "\n\nexamples:\n  mcp-junction keys create --role agent --agent build-bot"
+        " --grant 'github.list_*'\n  mcp-junction keys create --role viewer\n",
+    ),
+    "list": action(_list, "show all keys, without their secrets"),
+    "revoke": action(
+        _revoke, "revoke a key, at once", option("id", metavar="ID", help="as shown by list")
+    ),
+    "revoke-tokens": action(
+        _revoke_tokens,
+        "refuse the access tokens that were issued to somebody until now",
+        option("subject", metavar="SUBJECT", help="the claim sub of the tokens"),
+        option(
+            "--issuer", metavar="URL", required=True, help="as in the config file of the service"
+        ),
+        description="Refuse all access tokens that the door's issuer has issued to a subject until"
+        " now.\nTokens that are issued later are accepted: block the subject there, too.",
+    ),
+}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import make_parser, option
 from mcp_junction.cli.printing import print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
 
@@ -20,16 +20,16 @@ def run(argv: list[str]) -> int:
         "\nfirst; how they ended, and how long they took, in milliseconds.",
         "examples:\n  mcp-junction metrics\n  mcp-junction metrics --range 24h --server git\n"
         "  mcp-junction metrics --range 2027-01-31T10:00Z/2027-01-31T12:00Z --json\n",
+        option("--server", metavar="NAME", help="only this server, by name or id"),
+        option("--tool", metavar="NAME", help="only tools with this name of their own"),
+        option(
+            "--range",
+            metavar="TIME",
+            default="1h",
+            help="15m, 1h (default), 24h, 7d, or two times: FROM/TO",
+        ),
+        add_remote_options,
     )
-    parser.add_argument("--server", metavar="NAME", help="only this server, by name or id")
-    parser.add_argument("--tool", metavar="NAME", help="only tools with this name of their own")
-    parser.add_argument(
-        "--range",
-        metavar="TIME",
-        default="1h",
-        help="15m, 1h (default), 24h, 7d, or two times: FROM/TO",
-    )
-    add_remote_options(parser)
     args = parser.parse_args(argv)
     query = {"server_id": args.server, "tool_name": args.tool, "time_range": args.range}
     found = ServiceClient.from_options(args).get(METRICS, **query)

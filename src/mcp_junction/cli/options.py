@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mcp_junction.cli.environment import variables
@@ -58,93 +59,159 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, width=max(columns, 40) - 2)
 
 
-def make_parser(prog: str, description: str, epilog: str = "") -> Parser:
-    """Make the parser of a command."""
-    return Parser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+def make_parser(prog: str, description: str, epilog: str = "", *options: AddOption) -> Parser:
+    """Make the parser of a command that has these options."""
+    parser = Parser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
+    add_options(parser, *options)
+    return parser
 
 
-def add_config_options(options: argparse.ArgumentParser) -> None:
-    """Add the options of every command that starts servers."""
-    from mcp_junction.config.settings import EXPOSURES, PREFIX_MODES  # late: demo needs no config
+# -- what adds options to a parser: a single one, a group, or all that several commands share
 
-    options.add_argument(
-        "--config", metavar="FILE", help="the mcpServers file (JSON, comments allowed)"
-    )
-    names = options.add_argument_group("names")
-    names.add_argument(
-        "--separator",
-        metavar="X",
-        help="the text between server and tool in a tool's name"
-        " (default: ':', in serve '.', and '__' for clients that accept neither)",
-    )
-    names.add_argument(
-        "--prefix",
-        choices=PREFIX_MODES,
-        help="put the server's key before its tools' names: always (default), auto (unless there is"
-        " only one server) or never",
-    )
-    names.add_argument(
-        "--exposure",
-        choices=EXPOSURES,
-        help="list all tools (default), only three to search, describe and call them, or by size",
-    )
-    servers = options.add_argument_group("servers")
-    servers.add_argument(
-        "--stdio-only", action="store_true", default=None, help="refuse entries with a url"
-    )
-    servers.add_argument(
+AddOption = Callable[[argparse._ActionsContainer], object]
+
+
+def option(*names: str, **settings: Any) -> AddOption:
+    """Make what adds an option, or an argument without a name, as ``add_argument`` takes it."""
+    return lambda parser: parser.add_argument(*names, **settings)
+
+
+def option_group(title: str, *options: AddOption) -> AddOption:
+    """Make what adds options under a title of their own."""
+    return lambda parser: add_options(parser.add_argument_group(title), *options)
+
+
+def add_options(parser: argparse._ActionsContainer, *options: AddOption) -> None:
+    """Add options to a parser, in this order."""
+    for add in options:
+        add(parser)
+
+
+Action = Callable[[Any, str, Sequence[AddOption]], None]
+"""Adds one action of a command, like the ``list`` of ``servers list``, under a name."""
+
+
+def action(act: Callable[..., Any], help: str, *options: AddOption, **texts: Any) -> Action:
+    """Make an action that ``act`` does; ``texts``: its description, epilog or usage."""
+
+    def add(parsers: Any, name: str, shared: Sequence[AddOption]) -> None:
+        parser = parsers.add_parser(name, help=help, **texts)
+        add_options(parser, *options, *shared)
+        parser.set_defaults(act=act)
+
+    return add
+
+
+def add_actions(
+    parser: argparse.ArgumentParser, actions: Mapping[str, Action], *shared: AddOption
+) -> None:
+    """Add the actions of a command, each with the shared options after its own.
+
+    Of what was given, ``act`` is what the chosen one does, and ``action_name`` its name.
+    """
+    parsers = parser.add_subparsers(dest="action_name", required=True, metavar="ACTION")
+    for name, add in actions.items():
+        add(parsers, name, shared)
+
+
+_SERVERS = option_group(
+    "servers",
+    option("--stdio-only", action="store_true", default=None, help="refuse entries with a url"),
+    option(
         "--restart",
         action="store_true",
         default=None,
         help="restart a server's process when it ends",
-    )
-    servers.add_argument(
+    ),
+    option(
         "--inherit-env",
         action="store_true",
         default=None,
         help="pass the whole environment to servers, not only PATH, HOME and the like",
-    )
-    logs = options.add_argument_group("logs")
-    logs.add_argument(
-        "--debug", action="store_true", help="log everything, not only warnings and errors"
-    )
-    logs.add_argument("--log-file", metavar="FILE", help="log to this file as well as to stderr")
+    ),
+)
+_LOGS = option_group(
+    "logs",
+    option("--debug", action="store_true", help="log everything, not only warnings and errors"),
+    option("--log-file", metavar="FILE", help="log to this file as well as to stderr"),
+)
 
 
-def add_service_options(options: argparse.ArgumentParser) -> None:
+def add_config_options(options: argparse._ActionsContainer) -> None:
+    """Add the options of every command that starts servers."""
+    from mcp_junction.config.settings import EXPOSURES, PREFIX_MODES  # late: demo needs no config
+
+    add_options(
+        options,
+        option("--config", metavar="FILE", help="the mcpServers file (JSON, comments allowed)"),
+        option_group(
+            "names",
+            option(
+                "--separator",
+                metavar="X",
+                help="the text between server and tool in a tool's name"
+                " (default: ':', in serve '.', and '__' for clients that accept neither)",
+            ),
+            option(
+                "--prefix",
+                choices=PREFIX_MODES,
+                help="put the server's key before its tools' names: always (default), auto (unless"
+                " there is only one server) or never",
+            ),
+            option(
+                "--exposure",
+                choices=EXPOSURES,
+                help="list all tools (default), only three to search, describe and call them, or by"
+                " size",
+            ),
+        ),
+        _SERVERS,
+        _LOGS,
+    )
+
+
+def add_service_options(options: argparse._ActionsContainer) -> None:
     """Add the options of a service, beside those of every command that starts servers."""
-    options.add_argument(
-        "--demo", action="store_true", help="serve the small servers that come with the program"
+    add_options(
+        options,
+        option(
+            "--demo", action="store_true", help="serve the small servers that come with the program"
+        ),
+        option_group(
+            "network",
+            option(
+                "--host", default="127.0.0.1", help="where to listen; off this machine needs keys"
+            ),
+            option(
+                "--port", type=read_port, default=8420, help="default: 8420; 0 takes a free one"
+            ),
+            option(
+                "--require-key",
+                action="store_true",
+                default=None,
+                help="ask for a key on loopback too",
+            ),
+            option(
+                "--owner-without-key",
+                action="store_true",
+                help="let your own programs on this machine use /mcp without a key, although keys"
+                " were made; on loopback only",
+            ),
+            option(
+                "--tls-cert",
+                metavar="FILE",
+                help="serve https with this certificate, and those that lead to its root (PEM); it"
+                " is read again when it changes",
+            ),
+            option("--tls-key", metavar="FILE", help="the key of the certificate (PEM)"),
+            option(
+                "--trusted-proxies",
+                metavar="LIST",
+                help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
+            ),
+        ),
+        add_store_options,
     )
-    network = options.add_argument_group("network")
-    network.add_argument(
-        "--host", default="127.0.0.1", help="where to listen; off this machine needs keys"
-    )
-    network.add_argument(
-        "--port", type=read_port, default=8420, help="default: 8420; 0 takes a free one"
-    )
-    network.add_argument(
-        "--require-key", action="store_true", default=None, help="ask for a key on loopback too"
-    )
-    network.add_argument(
-        "--owner-without-key",
-        action="store_true",
-        help="let your own programs on this machine use /mcp without a key, although keys were"
-        " made; on loopback only",
-    )
-    network.add_argument(
-        "--tls-cert",
-        metavar="FILE",
-        help="serve https with this certificate, and those that lead to its root (PEM); it is read"
-        " again when it changes",
-    )
-    network.add_argument("--tls-key", metavar="FILE", help="the key of the certificate (PEM)")
-    network.add_argument(
-        "--trusted-proxies",
-        metavar="LIST",
-        help="addresses or networks of proxies whose X-Forwarded-* headers are believed",
-    )
-    add_store_options(options)
 
 
 def read_port(text: str) -> int:
@@ -235,13 +302,16 @@ def add_data_dir(options: argparse._ActionsContainer) -> None:
     )
 
 
-def add_store_options(options: argparse.ArgumentParser) -> None:
+def add_store_options(options: argparse._ActionsContainer) -> None:
     add_data_dir(options)
     options.add_argument(
         "--store",
         metavar="URL",
         help="sqlite:///PATH or postgresql://… (default: junction.db in the data directory)",
     )
+
+
+add_json = option("--json", action="store_true", help="print JSON")
 
 
 def data_dir(args: argparse.Namespace) -> Path:

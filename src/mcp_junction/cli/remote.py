@@ -15,7 +15,16 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from mcp_junction.cli.environment import variables
-from mcp_junction.cli.options import add_data_dir, data_dir
+from mcp_junction.cli.options import (
+    Action,
+    add_actions,
+    add_data_dir,
+    add_json,
+    add_options,
+    data_dir,
+    option,
+    option_group,
+)
 from mcp_junction.errors import JunctionError, RequestError, UsageError
 
 DEFAULT: Final = "http://127.0.0.1:8420"
@@ -26,24 +35,21 @@ _NEXT: Final = re.compile(r'<([^>]+)>; rel="next"')
 _HERE: Final = ("127.0.0.1", "localhost", "::1")
 
 
-def add_remote_options(options: argparse.ArgumentParser) -> None:
-    """Add the options of a command that asks a running service."""
-    add_data_dir(add_address_options(options))
-    options.add_argument("--json", action="store_true", help="print JSON")
-
-
-def add_address_options(options: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options that name a running service and the key for it."""
-    group = options.add_argument_group("the service")
-    group.add_argument(
-        "--url", metavar="URL", help=f"its address (default: JUNCTION_URL, or {DEFAULT})"
-    )
-    group.add_argument(
+_ADDRESS: Final = (
+    option("--url", metavar="URL", help=f"its address (default: JUNCTION_URL, or {DEFAULT})"),
+    option(
         "--key",
         help="the key to send (default: JUNCTION_KEY, or on this machine the administrator's, which"
         " the first `serve` left in the data directory)",
-    )
-    return group
+    ),
+)
+add_address_options: Final = option_group("the service", *_ADDRESS)
+"""Adds the options that name a running service and the key for it."""
+
+
+def add_remote_options(options: argparse._ActionsContainer) -> None:
+    """Add the options of a command that asks a running service."""
+    add_options(options, option_group("the service", *_ADDRESS, add_data_dir), add_json)
 
 
 class ServiceClient:
@@ -184,11 +190,17 @@ RemoteAction = Callable[[argparse.Namespace, ServiceClient], int]
 
 
 def run_action(
-    parser: argparse.ArgumentParser, argv: list[str], actions: Mapping[str, RemoteAction]
+    parser: argparse.ArgumentParser, argv: list[str], actions: Mapping[str, Action]
 ) -> int:
     """Run the action that a command line names, at the service that it names."""
-    args = parser.parse_args(argv)
-    return actions[args.action](args, ServiceClient.from_options(args))
+    add_actions(parser, actions, add_remote_options)
+    return act_remotely(parser.parse_args(argv))
+
+
+def act_remotely(args: argparse.Namespace) -> int:
+    """Do what the options name, at the service that they name."""
+    code: int = args.act(args, ServiceClient.from_options(args))
+    return code
 
 
 def run_listing(
@@ -203,12 +215,20 @@ def run_listing(
     ``ids`` is what a name stands for, and its help; ``needed`` asks for one where there is none.
     """
     *others, last = (name for name in actions if name != "list")
-    parser.add_argument(
-        "action", metavar="ACTION", nargs="?", choices=tuple(actions), default="list",
-        help=f"list (default), {', '.join([*others, f'or {last}'])}",
-    )  # fmt: skip
-    parser.add_argument("ids", metavar=ids[0], nargs="*", help=ids[1])
-    add_remote_options(parser)
+    words = f"list (default), {', '.join([*others, f'or {last}'])}"
+    add_options(
+        parser,
+        option(
+            "action",
+            metavar="ACTION",
+            nargs="?",
+            choices=tuple(actions),
+            default="list",
+            help=words,
+        ),
+        option("ids", metavar=ids[0], nargs="*", help=ids[1]),
+        add_remote_options,
+    )
     args = parser.parse_args(argv)
     if args.action not in ("list", "watch") and not args.ids:
         command = parser.prog.removeprefix("mcp-junction ")

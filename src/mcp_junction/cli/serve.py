@@ -56,9 +56,9 @@ def run(argv: list[str]) -> int:
         "\nEach server alone is at /mcp/SERVER, each set of the config at /mcp/SET.",
         "examples:\n  mcp-junction serve --demo\n"
         "  mcp-junction serve --config mcp.json --port 8420\n",
+        add_config_options,
+        add_service_options,
     )
-    add_config_options(options)
-    add_service_options(options)
     given = options.parse_args(argv)
     set_up_logging(given)
     logging.getLogger("mcp_junction.service").setLevel(logging.INFO)

@@ -7,10 +7,16 @@ import sys
 import time
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import action, add_actions, make_parser, option, read_port
 from mcp_junction.cli.printing import print_json, print_message, print_table
-from mcp_junction.cli.remote import SERVERS, ServiceClient, add_remote_options, server_path
-from mcp_junction.cli.sign_in import add_sign_in_options, log_in, log_out, show_auth
+from mcp_junction.cli.remote import (
+    SERVERS,
+    ServiceClient,
+    act_remotely,
+    add_remote_options,
+    server_path,
+)
+from mcp_junction.cli.sign_in import log_in, log_out, show_auth
 from mcp_junction.errors import UsageError
 
 _PATIENCE: Final = 35.0
@@ -34,81 +40,12 @@ def run(argv: list[str]) -> int:
         "  mcp-junction servers add wiki --http https://wiki.example/mcp"
         " --header 'Authorization=Bearer ${WIKI_TOKEN}'\n",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="show all servers")
-    listing.add_argument(
-        "--all",
-        action="store_true",
-        help="also absent ones: named by an earlier config file, not by the current one",
-    )
-    listing.add_argument("--status", metavar="S", help="only servers in this state, e.g. error")
-    show = actions.add_parser("show", help="show everything about one server")
-    add = actions.add_parser(
-        "add",
-        help="register a server and connect it",
-        usage="mcp-junction servers add NAME [options] -- COMMAND [ARGS]"
-        "\n       mcp-junction servers add NAME [options] --http ADDRESS | --sse ADDRESS",
-        description="Register a server: by its command after --, or by its address."
-        "\n${VARIABLES} are replaced by the service each time it connects, and never stored.",
-    )
-    _add_options(add)
-    remove = actions.add_parser("remove", help="remove a server with its tools and pins")
-    connect = actions.add_parser("connect", help="connect a server")
-    disconnect = actions.add_parser(
-        "disconnect", help="disconnect a server, after its calls have ended"
-    )
-    disconnect.add_argument(
-        "--force", action="store_true", help="cancel its calls instead of waiting for them"
-    )
-    of_auth = add_sign_in_options(actions)
-    for action in (show, remove, connect, disconnect, *of_auth):
-        action.add_argument("name", metavar="NAME", help="the server's name or id")
-    for action in (listing, show, add, remove, connect, disconnect, *of_auth):
-        add_remote_options(action)
+    add_actions(parser, _ACTIONS, add_remote_options)
     # argparse does not accept a command after options: it begins at the first "--".
     end = argv.index("--") if "--" in argv else len(argv)
     args = parser.parse_args(argv[:end])
     args.command = argv[end + 1 :]
-    return _ACTIONS[args.action](args, ServiceClient.from_options(args))
-
-
-def _add_options(add: argparse.ArgumentParser) -> None:
-    add.add_argument("name", metavar="NAME", help="a-z, 0-9, '_' and '-'; a letter first")
-    add.add_argument("--http", metavar="ADDRESS", help="the address of a streamable HTTP server")
-    add.add_argument(
-        "--sse", metavar="ADDRESS", help="the address of a server with the older HTTP+SSE transport"
-    )
-    add.add_argument(
-        "--env",
-        metavar="K=V",
-        action="append",
-        default=[],
-        help="an environment variable for the command",
-    )
-    add.add_argument(
-        "--header", metavar="K=V", action="append", default=[], help="a header for the address"
-    )
-    add.add_argument("--cwd", metavar="DIR", help="the working directory of the command")
-    add.add_argument("--description", default="", help="a short description")
-    add.add_argument(
-        "--health-check-url", metavar="ADDRESS", help="an address to check the server's health"
-    )
-    add.add_argument(
-        "--pin",
-        choices=("off", "warn", "strict"),
-        help="what to do when a tool's definition changes",
-    )
-    add.add_argument(
-        "--isolation",
-        choices=("shared", "per-session"),
-        help="one connection for all clients, or one for each",
-    )
-    add.add_argument("--allow-private", action="store_true", help="allow a private address")
-    add.add_argument(
-        "--allow-http", action="store_true", help="allow http without TLS to another machine"
-    )
-    add.add_argument("--no-connect", action="store_true", help="register it without connecting")
-    add.add_argument("--no-wait", action="store_true", help="do not wait until it is connected")
+    return act_remotely(args)
 
 
 def _list(args: argparse.Namespace, remote: ServiceClient) -> int:
@@ -224,14 +161,101 @@ def _to_lines(value: Any) -> Any:
     return "\n".join(map(str, value)) if isinstance(value, list) else value
 
 
+_NAME: Final = option("name", metavar="NAME", help="the server's name or id")
+_AGENT: Final = option(
+    "--agent", metavar="ID", help="for one agent, where each has its own sign-in"
+)
 _ACTIONS: Final = {
-    "list": _list,
-    "show": _show,
-    "add": _add,
-    "remove": _remove,
-    "connect": _connect,
-    "disconnect": _disconnect,
-    "login": log_in,
-    "logout": log_out,
-    "auth": show_auth,
+    "list": action(
+        _list,
+        "show all servers",
+        option(
+            "--all",
+            action="store_true",
+            help="also absent ones: named by an earlier config file, not by the current one",
+        ),
+        option("--status", metavar="S", help="only servers in this state, e.g. error"),
+    ),
+    "show": action(_show, "show everything about one server", _NAME),
+    "add": action(
+        _add,
+        "register a server and connect it",
+        option("name", metavar="NAME", help="a-z, 0-9, '_' and '-'; a letter first"),
+        option("--http", metavar="ADDRESS", help="the address of a streamable HTTP server"),
+        option(
+            "--sse",
+            metavar="ADDRESS",
+            help="the address of a server with the older HTTP+SSE transport",
+        ),
+        option(
+            "--env",
+            metavar="K=V",
+            action="append",
+            default=[],
+            help="an environment variable for the command",
+        ),
+        option(
+            "--header", metavar="K=V", action="append", default=[], help="a header for the address"
+        ),
+        option("--cwd", metavar="DIR", help="the working directory of the command"),
+        option("--description", default="", help="a short description"),
+        option(
+            "--health-check-url", metavar="ADDRESS", help="an address to check the server's health"
+        ),
+        option(
+            "--pin",
+            choices=("off", "warn", "strict"),
+            help="what to do when a tool's definition changes",
+        ),
+        option(
+            "--isolation",
+            choices=("shared", "per-session"),
+            help="one connection for all clients, or one for each",
+        ),
+        option("--allow-private", action="store_true", help="allow a private address"),
+        option(
+            "--allow-http", action="store_true", help="allow http without TLS to another machine"
+        ),
+        option("--no-connect", action="store_true", help="register it without connecting"),
+        option("--no-wait", action="store_true", help="do not wait until it is connected"),
+        usage="mcp-junction servers add NAME [options] -- COMMAND [ARGS]"
+        "\n       mcp-junction servers add NAME [options] --http ADDRESS | --sse ADDRESS",
+        description="Register a server: by its command after --, or by its address."
+        "\n${VARIABLES} are replaced by the service each time it connects, and never stored.",
+    ),
+    "remove": action(_remove, "remove a server with its tools and pins", _NAME),
+    "connect": action(_connect, "connect a server", _NAME),
+    "disconnect": action(
+        _disconnect,
+        "disconnect a server, after its calls have ended",
+        option("--force", action="store_true", help="cancel its calls instead of waiting for them"),
+        _NAME,
+    ),
+    "login": action(
+        log_in,
+        "sign in to a server that asks for it",
+        option(
+            "--no-browser",
+            action="store_true",
+            help="print the link, and ask for the address at which the browser ended",
+        ),
+        option(
+            "--port",
+            type=read_port,
+            default=0,
+            metavar="N",
+            help="listen for the answer on this port (default: a free one); a client that you"
+            " registered needs http://127.0.0.1:N/callback among its redirects",
+        ),
+        option(
+            "--config",
+            metavar="FILE",
+            help="sign in for the stdio mode, to a server of this mcpServers file, without a"
+            " service",
+        ),
+        _AGENT,
+        _NAME,
+    ),
+    "logout": action(log_out, "sign out of a server, and revoke its tokens", _AGENT, _NAME),
+    "auth": action(show_auth, "show who is signed in to a server", _NAME),
 }

@@ -10,6 +10,7 @@ from mcp_junction.cli.options import (
     add_config_options,
     add_service_options,
     make_parser,
+    option,
     read_config,
     set_up_logging,
 )
@@ -30,18 +31,21 @@ def run(argv: list[str]) -> int:
         "  mcp-junction settings --config mcp.json --json\n"
         "  MCP_RETRY_MAX_ATTEMPTS=5 mcp-junction settings retry circuit\n"
         "  mcp-junction settings --running\n",
+        option(
+            "words",
+            metavar="WORD",
+            nargs="*",
+            help="only settings with one of these in their names",
+        ),
+        option(
+            "--changed", action="store_true", help="only settings that do not have their default"
+        ),
+        option("--running", action="store_true", help="ask the running service, over REST"),
+        option("--json", action="store_true", help="print JSON"),
+        add_address_options,
+        add_config_options,
+        add_service_options,
     )
-    parser.add_argument(
-        "words", metavar="WORD", nargs="*", help="only settings with one of these in their names"
-    )
-    parser.add_argument(
-        "--changed", action="store_true", help="only settings that do not have their default"
-    )
-    parser.add_argument("--running", action="store_true", help="ask the running service, over REST")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_address_options(parser)
-    add_config_options(parser)
-    add_service_options(parser)
     args = parser.parse_args(argv)
     set_up_logging(args)
     found = [one for one in _read(args) if _is_wanted(args, one)]

@@ -16,7 +16,6 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-from mcp_junction.cli.options import read_port
 from mcp_junction.cli.printing import print_message, print_table
 from mcp_junction.cli.remote import ServiceClient, server_path
 from mcp_junction.errors import JunctionError, UsageError
@@ -27,36 +26,6 @@ if TYPE_CHECKING:
 _PATIENCE: Final = 600.0
 _NOBODY: Final = "nobody has signed in within ten minutes; try again"
 _DONE: Final = b"<!doctype html><p>You can close this page and go back to the terminal.</p>"
-
-
-def add_sign_in_options(actions: Any) -> tuple[argparse.ArgumentParser, ...]:
-    """Add the three actions, and return their parsers."""
-    login = actions.add_parser("login", help="sign in to a server that asks for it")
-    login.add_argument(
-        "--no-browser",
-        action="store_true",
-        help="print the link, and ask for the address at which the browser ended",
-    )
-    login.add_argument(
-        "--port",
-        type=read_port,
-        default=0,
-        metavar="N",
-        help="listen for the answer on this port (default: a free one); a client that you"
-        " registered needs http://127.0.0.1:N/callback among its redirects",
-    )
-    login.add_argument(
-        "--config",
-        metavar="FILE",
-        help="sign in for the stdio mode, to a server of this mcpServers file, without a service",
-    )
-    logout = actions.add_parser("logout", help="sign out of a server, and revoke its tokens")
-    auth = actions.add_parser("auth", help="show who is signed in to a server")
-    for action in (login, logout):
-        action.add_argument(
-            "--agent", metavar="ID", help="for one agent, where each has its own sign-in"
-        )
-    return login, logout, auth
 
 
 def log_in(args: argparse.Namespace, remote: ServiceClient) -> int:

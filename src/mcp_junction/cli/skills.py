@@ -7,9 +7,9 @@ import sys
 import time
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import action, make_parser, option
 from mcp_junction.cli.printing import print_message, print_table, printable
-from mcp_junction.cli.remote import ServiceClient, add_remote_options, run_action, server_path
+from mcp_junction.cli.remote import ServiceClient, run_action, server_path
 from mcp_junction.errors import UsageError
 
 SKILLS: Final = "/api/v1/skills"
@@ -33,18 +33,6 @@ def run(argv: list[str]) -> int:
         "  mcp-junction skills approve 4f1c9e\n"
         "  mcp-junction tools search 'send a message' --skill communication\n",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="show all skills, and how many tools have each")
-    classify = actions.add_parser("classify", help="classify the tools of servers again, and wait")
-    classify.add_argument("servers", metavar="SERVER", nargs="+", help="a server's name or id")
-    suggestions = actions.add_parser("suggestions", help="show skills that are suggested")
-    suggestions.add_argument("--all", action="store_true", help="also those that were decided")
-    approve = actions.add_parser("approve", help="make a suggested skill, and give it to its tools")
-    reject = actions.add_parser("reject", help="do without a suggested skill")
-    for action in (approve, reject):
-        action.add_argument("id", metavar="SUGGESTION", help="its id, or the beginning of it")
-    for action in (listing, classify, suggestions, approve, reject):
-        add_remote_options(action)
     return run_action(parser, argv, _ACTIONS)
 
 
@@ -130,10 +118,19 @@ def _choose(beginning: str, service: ServiceClient) -> dict[str, Any]:
     return found[0]
 
 
+_ID: Final = option("id", metavar="SUGGESTION", help="its id, or the beginning of it")
 _ACTIONS: Final = {
-    "list": _list,
-    "classify": _classify,
-    "suggestions": _suggestions,
-    "approve": _approve,
-    "reject": _reject,
+    "list": action(_list, "show all skills, and how many tools have each"),
+    "classify": action(
+        _classify,
+        "classify the tools of servers again, and wait",
+        option("servers", metavar="SERVER", nargs="+", help="a server's name or id"),
+    ),
+    "suggestions": action(
+        _suggestions,
+        "show skills that are suggested",
+        option("--all", action="store_true", help="also those that were decided"),
+    ),
+    "approve": action(_approve, "make a suggested skill, and give it to its tools", _ID),
+    "reject": action(_reject, "do without a suggested skill", _ID),
 }

@@ -12,8 +12,9 @@ def run(argv: list[str]) -> int:
         "mcp-junction state",
         "Show how many servers and tools a running `mcp-junction serve` has, by state."
         "\nExit code 1 if a server is in ERROR.",
+        "",
+        add_remote_options,
     )
-    add_remote_options(parser)
     args = parser.parse_args(argv)
     found = ServiceClient.from_options(args).get("/api/v1/aggregator/state")
     rows = [(name.replace("_", " "), one) for name, one in found.items()]

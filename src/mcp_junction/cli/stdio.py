@@ -12,6 +12,8 @@ from mcp_junction.cli.environment import hide_secrets, variables
 from mcp_junction.cli.options import (
     add_config_options,
     make_parser,
+    option,
+    option_group,
     read_config,
     set_up_logging,
 )
@@ -30,21 +32,23 @@ def run(argv: list[str]) -> int:
         "One MCP endpoint for many MCP servers. Give it the mcpServers file you already have, and"
         "\nput this program where your client expects a server.",
         _epilog(),
-    )
-    add_config_options(options)
-    options.add_argument(
-        "--lenient",
-        action="store_true",
-        help="when variables or the envFile of a server are missing, start the others",
-    )
-    about = options.add_argument_group("what clients see of Junction itself")
-    about.add_argument("--name", help="the name given to clients (default: mcp-junction)")
-    about.add_argument(
-        "--version",
-        nargs="?",
-        const=_OWN,
-        metavar="X",
-        help="the version given to clients; alone: print the program's own and exit",
+        add_config_options,
+        option(
+            "--lenient",
+            action="store_true",
+            help="when variables or the envFile of a server are missing, start the others",
+        ),
+        option_group(
+            "what clients see of Junction itself",
+            option("--name", help="the name given to clients (default: mcp-junction)"),
+            option(
+                "--version",
+                nargs="?",
+                const=_OWN,
+                metavar="X",
+                help="the version given to clients; alone: print the program's own and exit",
+            ),
+        ),
     )
     given = options.parse_args(argv)
     if given.version == _OWN:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any, Final
 
-from mcp_junction.cli.options import make_parser
+from mcp_junction.cli.options import action, make_parser, option
 from mcp_junction.cli.printing import (
     format_result,
     print_json,
@@ -15,7 +15,7 @@ from mcp_junction.cli.printing import (
     print_table,
     printable,
 )
-from mcp_junction.cli.remote import SERVERS, ServiceClient, add_remote_options, path_to, run_action
+from mcp_junction.cli.remote import SERVERS, ServiceClient, path_to, run_action
 from mcp_junction.cli.values import name_target, read_arguments, read_targets
 from mcp_junction.errors import RequestError, UsageError
 
@@ -45,98 +45,7 @@ def run(argv: list[str]) -> int:
         "  mcp-junction tools changes git.commit       # old and new, field by field\n"
         "  mcp-junction tools approve git.commit       # shows it, and asks\n",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    listing = actions.add_parser("list", help="show all tools, by server")
-    listing.add_argument("--all", action="store_true", help="also tools that cannot be called now")
-    listing.add_argument(
-        "--schemas", action="store_true", help="with --json: the input schema of each"
-    )
-    search = actions.add_parser("search", help="find tools by what they are for")
-    search.add_argument("query", metavar="QUERY", help="what you want to do, in a few words")
-    search.add_argument(
-        "--limit", type=int, default=10, metavar="N", help="at most so many (default: 10)"
-    )
-    search.add_argument(
-        "--skill", metavar="SKILL", help="only tools with this skill, by id or name"
-    )
-    call = actions.add_parser(
-        "call",
-        help="call a tool and print its result",
-        description="Exit code 1 if the call failed or the tool says that it did.",
-    )
-    call.add_argument("name", metavar="NAME", help="server.tool, or a tool's own name")
-    call.add_argument(
-        "arguments", metavar="JSON", nargs="?", default="{}", help="its arguments; - reads stdin"
-    )
-    for action in (listing, search, call):
-        action.add_argument(
-            "--server", metavar="NAME", help="only tools of this server, by name or id"
-        )
-        add_remote_options(action)
-    for other in (*_add_review_actions(actions), *_add_setting_actions(actions)):
-        add_remote_options(other)
     return run_action(parser, argv, _ACTIONS)
-
-
-def _add_review_actions(actions: Any) -> list[argparse.ArgumentParser]:
-    """Add the actions that review changed tools."""
-    changes = actions.add_parser(
-        "changes",
-        help="show what changed in tools since they were pinned",
-        description="Without NAME: every tool that is quarantined, flagged or changed."
-        "\nWith NAME: what is different in that one, field by field.",
-        epilog="examples:\n  mcp-junction tools changes\n  mcp-junction tools changes git.commit\n",
-    )
-    changes.add_argument("name", metavar="NAME", nargs="?", help="server.tool, or a tool's id")
-    approve = actions.add_parser(
-        "approve",
-        help="pin a tool's definition, and let it be called",
-        description="Shows what changed and asks; with --hash it does not ask. Refused if the tool"
-        "\nhas changed again since its hash was shown.",
-        epilog="examples:\n  mcp-junction tools approve git.commit\n"
-        "  mcp-junction tools approve git.commit --hash 5df1f1b0c8e9\n",
-    )
-    block = actions.add_parser(
-        "block",
-        help="hide a tool until it is approved",
-        description="It is neither listed nor called, whatever its definition, until somebody"
-        "\napproves it. Shows what changed and asks; with --hash it does not ask.",
-        epilog="example:\n  mcp-junction tools block git.commit\n",
-    )
-    for action in (approve, block):
-        action.add_argument("name", metavar="NAME", help="server.tool, or a tool's id")
-        action.add_argument(
-            "--hash",
-            metavar="H",
-            help="hash of the definition, as `tools changes` shows it (at least its first"
-            f" {_SHORTEST} characters); then nothing is asked",
-        )
-    return [changes, approve, block]
-
-
-def _add_setting_actions(actions: Any) -> list[argparse.ArgumentParser]:
-    """Add the actions that show and set what holds for one tool."""
-    show = actions.add_parser("show", help="show what holds for a tool: risk, state, settings")
-    change = actions.add_parser(
-        "set",
-        help="set risk, timeout, fallbacks and the like of a tool",
-        description="Set what holds for a tool, from now on. KEY= unsets. The keys:\n\n"
-        "  enabled     false hides it\n"
-        "  risk        high or low; only this lowers the risk of a tool\n"
-        "  read_only   true: it changes nothing, and may be tried again\n"
-        "  idempotent  true: to run it twice does no harm, and it may be tried again\n"
-        "  timeout_ms  how long one attempt may take\n"
-        "  fallbacks   server.tool,… to call in its place when it fails, in this order\n"
-        "  versions    the compatible versions, like '>=1.2,<2'\n",
-        epilog="examples:\n  mcp-junction tools set git.git_log idempotent=true timeout_ms=5000\n"
-        "  mcp-junction tools set search.query fallbacks=mirror.query,archive.find\n"
-        "  mcp-junction tools set files.update_index risk=low\n"
-        "  mcp-junction tools set files.update_index risk=\n",
-    )
-    for action in (show, change):
-        action.add_argument("name", metavar="NAME", help="server.tool")
-    change.add_argument("pairs", metavar="KEY=VALUE", nargs="+", help="what to set")
-    return [show, change]
 
 
 # -- finding and calling
@@ -268,7 +177,7 @@ def _changes(args: argparse.Namespace, remote: ServiceClient) -> int:
 
 def _decide(args: argparse.Namespace, remote: ServiceClient) -> int:
     """Approve or block a tool's definition."""
-    what = args.action
+    what = args.action_name
     found = remote.get(path_to(TOOLS, args.name, "changes"))
     if args.hash is None:
         _confirm(args, found, what)
@@ -323,13 +232,89 @@ def _state(one: dict[str, Any]) -> str:
     return "flagged" if one["flags"] else "as it was pinned"
 
 
+_SERVER: Final = option("--server", metavar="NAME", help="only tools of this server, by name or id")
+_REVIEWED: Final = (
+    option("name", metavar="NAME", help="server.tool, or a tool's id"),
+    option(
+        "--hash",
+        metavar="H",
+        help="hash of the definition, as `tools changes` shows it (at least its first"
+        f" {_SHORTEST} characters); then nothing is asked",
+    ),
+)
+_NAME: Final = option("name", metavar="NAME", help="server.tool")
 _ACTIONS: Final = {
-    "list": _list,
-    "search": _search,
-    "call": _call,
-    "changes": _changes,
-    "approve": _decide,
-    "block": _decide,
-    "show": _show,
-    "set": _set,
+    "list": action(
+        _list,
+        "show all tools, by server",
+        option("--all", action="store_true", help="also tools that cannot be called now"),
+        option("--schemas", action="store_true", help="with --json: the input schema of each"),
+        _SERVER,
+    ),
+    "search": action(
+        _search,
+        "find tools by what they are for",
+        option("query", metavar="QUERY", help="what you want to do, in a few words"),
+        option("--limit", type=int, default=10, metavar="N", help="at most so many (default: 10)"),
+        option("--skill", metavar="SKILL", help="only tools with this skill, by id or name"),
+        _SERVER,
+    ),
+    "call": action(
+        _call,
+        "call a tool and print its result",
+        option("name", metavar="NAME", help="server.tool, or a tool's own name"),
+        option(
+            "arguments",
+            metavar="JSON",
+            nargs="?",
+            default="{}",
+            help="its arguments; - reads stdin",
+        ),
+        _SERVER,
+        description="Exit code 1 if the call failed or the tool says that it did.",
+    ),
+    "changes": action(
+        _changes,
+        "show what changed in tools since they were pinned",
+        option("name", metavar="NAME", nargs="?", help="server.tool, or a tool's id"),
+        description="Without NAME: every tool that is quarantined, flagged or changed."
+        "\nWith NAME: what is different in that one, field by field.",
+        epilog="examples:\n  mcp-junction tools changes\n  mcp-junction tools changes git.commit\n",
+    ),
+    "approve": action(
+        _decide,
+        "pin a tool's definition, and let it be called",
+        *_REVIEWED,
+        description="Shows what changed and asks; with --hash it does not ask. Refused if the tool"
+        "\nhas changed again since its hash was shown.",
+        epilog="examples:\n  mcp-junction tools approve git.commit\n"
+        "  mcp-junction tools approve git.commit --hash 5df1f1b0c8e9\n",
+    ),
+    "block": action(
+        _decide,
+        "hide a tool until it is approved",
+        *_REVIEWED,
+        description="It is neither listed nor called, whatever its definition, until somebody"
+        "\napproves it. Shows what changed and asks; with --hash it does not ask.",
+        epilog="example:\n  mcp-junction tools block git.commit\n",
+    ),
+    "show": action(_show, "show what holds for a tool: risk, state, settings", _NAME),
+    "set": action(
+        _set,
+        "set risk, timeout, fallbacks and the like of a tool",
+        _NAME,
+        option("pairs", metavar="KEY=VALUE", nargs="+", help="what to set"),
+        description="Set what holds for a tool, from now on. KEY= unsets. The keys:\n\n"
+        "  enabled     false hides it\n"
+        "  risk        high or low; only this lowers the risk of a tool\n"
+        "  read_only   true: it changes nothing, and may be tried again\n"
+        "  idempotent  true: to run it twice does no harm, and it may be tried again\n"
+        "  timeout_ms  how long one attempt may take\n"
+        "  fallbacks   server.tool,… to call in its place when it fails, in this order\n"
+        "  versions    the compatible versions, like '>=1.2,<2'\n",
+        epilog="examples:\n  mcp-junction tools set git.git_log idempotent=true timeout_ms=5000\n"
+        "  mcp-junction tools set search.query fallbacks=mirror.query,archive.find\n"
+        "  mcp-junction tools set files.update_index risk=low\n"
+        "  mcp-junction tools set files.update_index risk=\n",
+    ),
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mcp_junction.audit.log import AuditLog
-from mcp_junction.cli.options import add_store_options, make_parser
+from mcp_junction.cli.options import action, add_actions, add_json, add_store_options, make_parser
 from mcp_junction.cli.printing import print_table
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, open_storage
@@ -46,19 +46,9 @@ def run(argv: list[str]) -> int:
         "Show and replace the key that seals and signs what is stored.",
         "example:\n  mcp-junction vault rotate\n",
     )
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    status = actions.add_parser("status", help="show the keys, and what each of them protects")
-    rotate = actions.add_parser(
-        "rotate",
-        help="replace the key, while services run",
-        description="Make a new key, give it to all running services, seal and sign everything with"
-        "\nit, and retire the old one, which is kept for the audit. Calls go on meanwhile.",
-    )
-    for action in (status, rotate):
-        add_store_options(action)
-        action.add_argument("--json", action="store_true", help="print JSON")
+    add_actions(parser, _ACTIONS, add_store_options, add_json)
     args = parser.parse_args(argv)
-    return run_async((_status if args.action == "status" else _rotate)(args))
+    return run_async(args.act(args))
 
 
 async def _status(args: argparse.Namespace) -> int:
@@ -199,3 +189,14 @@ class Rotation:
 
 def _to_dict(one: RenewedRows) -> dict[str, Any]:
     return {"table": one.table, "rows": one.seen, "older": one.stale, "invalid": one.invalid}
+
+
+_ACTIONS: Final = {
+    "status": action(_status, "show the keys, and what each of them protects"),
+    "rotate": action(
+        _rotate,
+        "replace the key, while services run",
+        description="Make a new key, give it to all running services, seal and sign everything with"
+        "\nit, and retire the old one, which is kept for the audit. Calls go on meanwhile.",
+    ),
+}
