@@ -99,7 +99,7 @@ def refuse(scope, operation):
         raise RequestError("FORBIDDEN", "no")
 
 
-def respond(scope, error):
+def respond(scope, error, operation):
     code = error.code if isinstance(error, RequestError) else "BUG"
     headers = error.headers if isinstance(error, RequestError) else {}
     told = {"code": code, "words": str(error)}

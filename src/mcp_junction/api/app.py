@@ -33,11 +33,12 @@ from mcp_junction.api import (
     tools,
 )
 from mcp_junction.api.context import ApiContext
-from mcp_junction.api.conventions import AnyRequest
+from mcp_junction.api.conventions import AnyRequest, body_reader
 from mcp_junction.api.errors import to_answer
 from mcp_junction.api.rights import (
     ANYONE,
     BODY,
+    OF,
     PRINCIPAL,
     RIGHTS,
     Right,
@@ -84,6 +85,7 @@ def make_app(context: ApiContext) -> WebApp:
         context=context,
         guard=_make_guard(context),
         respond=_make_responder(context),
+        body_reader=body_reader,
     )
 
 
@@ -109,11 +111,11 @@ def _make_guard(context: ApiContext) -> Guard:
 def _make_responder(context: ApiContext) -> Respond:
     """Make what answers errors of routes; denials are audited, as those of the guard are."""
 
-    def respond(scope: Scope, error: Exception) -> Response[bytes]:
+    def respond(scope: Scope, error: Exception, operation: Operation | None) -> Response[bytes]:
         is_denial = isinstance(error, RequestError) and error.code == "DENIED"
         if is_denial or isinstance(error, NotPermitted):
             context.denials.add(describe_denial(scope, str(error), scope.get(PRINCIPAL)))
-        answer = to_answer(error, scope["path"])
+        answer = to_answer(error, scope["path"], "" if operation is None else operation.opt.get(OF))
         return Response(answer.body, status_code=answer.status, headers=answer.headers)
 
     return respond

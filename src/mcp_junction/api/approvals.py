@@ -23,10 +23,8 @@ from mcp_junction.api.conventions import (
     make_governance_finder,
     mcp_error_responses,
     page_by_time,
-    read_model,
     read_time_cursor,
 )
-from mcp_junction.api.errors import errors_of
 from mcp_junction.api.models import format_time
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
@@ -107,19 +105,18 @@ async def list_approvals(
 
 @get(
     "/{approval_id:str}",
-    opt=needs(Right.READ_POLICY),
+    opt=needs(Right.READ_POLICY, of="APPROVAL"),
     responses=mcp_error_responses("APPROVAL_NOT_FOUND"),
     summary="Show a call that people were asked about",
 )
 async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
-    with errors_of("APPROVAL"):
-        return _show_approval(context, await _find_approvals(context).table.get(approval_id))
+    return _show_approval(context, await _find_approvals(context).table.get(approval_id))
 
 
 @post(
     "/{approval_id:str}/reveal",
     status_code=200,
-    opt=needs(Right.CHANGE_POLICY, Nothing),
+    opt=needs(Right.CHANGE_POLICY, Nothing, of="APPROVAL"),
     responses=mcp_error_responses("APPROVAL_NOT_FOUND", has_body=True),
     summary="Show the arguments of such a call as they are",
     description="With any secrets in them. This is an act of its own in the audit.",
@@ -127,9 +124,7 @@ async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
 async def reveal_approval(
     request: AnyRequest, context: Context, approval_id: ApprovalId
 ) -> Approval:
-    await read_model(request, Nothing, optional=True)
-    with errors_of("APPROVAL"):
-        record, arguments = await _find_approvals(context).reveal(approval_id, caller(request))
+    record, arguments = await _find_approvals(context).reveal(approval_id, caller(request))
     shown = _show_approval(context, record)
     shown.arguments = msgspec.json.decode(arguments) if arguments else None
     return shown
@@ -138,37 +133,37 @@ async def reveal_approval(
 @post(
     "/{approval_id:str}/approve",
     status_code=200,
-    opt=needs(Right.CHANGE_POLICY, ApprovalDecision),
+    opt=needs(Right.CHANGE_POLICY, ApprovalDecision, of="APPROVAL"),
     responses=mcp_error_responses("APPROVAL_NOT_FOUND", "APPROVAL_DECIDED", has_body=True),
     summary="Approve a call",
     description="The same call passes once, until the request expires. Nobody decides about a call"
     " of its own, but for an administrator.",
 )
-async def approve_call(request: AnyRequest, context: Context, approval_id: ApprovalId) -> Approval:
-    return await _decide(request, context, approval_id, True)
+async def approve_call(
+    request: AnyRequest, context: Context, approval_id: ApprovalId, body: ApprovalDecision
+) -> Approval:
+    return await _decide(request, context, approval_id, True, body)
 
 
 @post(
     "/{approval_id:str}/deny",
     status_code=200,
-    opt=needs(Right.CHANGE_POLICY, ApprovalDecision),
+    opt=needs(Right.CHANGE_POLICY, ApprovalDecision, of="APPROVAL"),
     responses=mcp_error_responses("APPROVAL_NOT_FOUND", "APPROVAL_DECIDED", has_body=True),
     summary="Deny a call",
     description="The same call is refused until the request expires.",
 )
-async def deny_call(request: AnyRequest, context: Context, approval_id: ApprovalId) -> Approval:
-    return await _decide(request, context, approval_id, False)
+async def deny_call(
+    request: AnyRequest, context: Context, approval_id: ApprovalId, body: ApprovalDecision
+) -> Approval:
+    return await _decide(request, context, approval_id, False, body)
 
 
 async def _decide(
-    request: AnyRequest, context: Context, approval_id: str, approve: bool
+    request: AnyRequest, context: Context, approval_id: str, approve: bool, given: ApprovalDecision
 ) -> Approval:
-    given = await read_model(request, ApprovalDecision, optional=True)
-    with errors_of("APPROVAL"):
-        approvals, who = _find_approvals(context), caller(request)
-        return _show_approval(
-            context, await approvals.decide(approval_id, approve, who, given.note)
-        )
+    approvals, who = _find_approvals(context), caller(request)
+    return _show_approval(context, await approvals.decide(approval_id, approve, who, given.note))
 
 
 def _show_approval(context: Context, record: ApprovalRecord) -> Approval:
@@ -280,15 +275,14 @@ async def list_escalations(
     description="The next failure makes another one. A second time changes nothing.",
 )
 async def acknowledge_escalation(
-    request: AnyRequest, context: Context, escalation_id: EscalationId
+    request: AnyRequest, context: Context, escalation_id: EscalationId, body: Acknowledgement
 ) -> Escalation:
-    given = await read_model(request, Acknowledgement, optional=True)
     escalations, who = _find_escalations(context), caller(request)
     async with context.registry.audit.act(
         who.id, who.role.value, "escalation.acknowledge", target=escalation_id[:100]
     ):
         try:
-            record = await escalations.acknowledge(escalation_id, who.id, given.note)
+            record = await escalations.acknowledge(escalation_id, who.id, body.note)
         except NotFound:
             raise RequestError(
                 "ESCALATION_NOT_FOUND", "there is no such escalation; see GET …/escalations"

@@ -23,14 +23,22 @@ from mcp_junction.api.errors import (
     validation_error,
 )
 from mcp_junction.api.models import Server, Skill
-from mcp_junction.api.rights import PRINCIPAL
+from mcp_junction.api.requests import Nothing
+from mcp_junction.api.rights import BODY, PRINCIPAL
 from mcp_junction.config.registration import parse_body
 from mcp_junction.errors import CursorError, RequestError
 from mcp_junction.governance.governance import Governance
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
+from mcp_junction.web.application import ReadBody
 from mcp_junction.web.messages import Request, Response
-from mcp_junction.web.routing import HeaderParameter, PathParameter, QueryParameter, ResponseSpec
+from mcp_junction.web.routing import (
+    HeaderParameter,
+    Operation,
+    PathParameter,
+    QueryParameter,
+    ResponseSpec,
+)
 
 T = TypeVar("T")
 Versioned = TypeVar("Versioned", Server, Skill)
@@ -92,6 +100,20 @@ async def read_body(request: AnyRequest, *, optional: bool = False) -> tuple[byt
 async def read_model(request: AnyRequest, model: type[T], *, optional: bool = False) -> T:
     """Read the body as a model."""
     return to_model((await read_body(request, optional=optional))[1], model)
+
+
+def body_reader(operation: Operation) -> ReadBody | None:
+    """Return what reads the body of a route as its model; None for one that does it itself.
+
+    A route that needs nothing may have a body all the same: an empty object. Only of a change the
+    body may not be left out where no field is required.
+    """
+    model = operation.opt.get(BODY)
+    if model is None or not (model is Nothing or operation.takes_body):
+        return None
+    is_needed = any(field.required for field in msgspec.structs.fields(model))
+    optional = operation.method != "PATCH" and not is_needed
+    return lambda request: read_model(request, model, optional=optional)
 
 
 def to_model(value: Any, model: type[T]) -> T:

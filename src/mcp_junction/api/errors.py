@@ -8,8 +8,7 @@ request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -128,6 +127,8 @@ _CODES: Final[tuple[tuple[type[Exception], str], ...]] = (
     (errors.ServerError, "SERVER_CONNECTION_FAILED"),
 )
 """The code for each exception, most specific first; any other is an internal error."""
+_OF_RESOURCES: Final = (errors.NotFound, errors.AlreadyExists)
+"""Those that are about another resource where a route names one."""
 
 
 class ErrorBody(msgspec.Struct):
@@ -159,9 +160,9 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
     headers: dict[str, str]
 
 
-def to_answer(error: Exception, path: str = "") -> ErrorAnswer:
-    """Make the response for an exception of a request to a path."""
-    found = _describe(error)
+def to_answer(error: Exception, path: str = "", of: str | None = None) -> ErrorAnswer:
+    """Make the response for an exception of a request to a path; ``of`` is its resource."""
+    found = _describe(error, of)
     sent = {name.lower(): value for name, value in found.headers.items()}
     if found.code == "UNAUTHENTICATED":
         sent.setdefault("www-authenticate", 'Bearer realm="mcp-junction"')
@@ -180,7 +181,7 @@ def is_mcp_path(path: str) -> bool:
     return path.startswith(MCP_PREFIX) and path[len(MCP_PREFIX) : len(MCP_PREFIX) + 1] in ("", "/")
 
 
-def _describe(error: Exception) -> RequestError:
+def _describe(error: Exception, of: str | None = None) -> RequestError:
     """Find the code, the words, the context and the headers for an exception."""
     if isinstance(error, RequestError):
         return error
@@ -188,23 +189,10 @@ def _describe(error: Exception) -> RequestError:
         return validation_error(error.problems)
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return RequestError(code, str(error), _context(error))
+            own = code.replace("SERVER", of) if of and kind in _OF_RESOURCES else code
+            return RequestError(own if own in STATUS else code, str(error), _context(error))
     log.error("a request failed inside Junction", exc_info=error)
     return RequestError("INTERNAL_ERROR", "an internal error of Junction; its log says more")
-
-
-@contextmanager
-def errors_of(resource: str) -> Iterator[None]:
-    """Turn NotFound and AlreadyExists into the errors of a resource, as ``SKILL``."""
-    try:
-        yield
-    except errors.NotFound as error:
-        raise RequestError(f"{resource}_NOT_FOUND", str(error)) from None
-    except errors.AlreadyExists as error:
-        code = f"{resource}_ALREADY_EXISTS"
-        if code not in STATUS:
-            raise
-        raise RequestError(code, str(error)) from None
 
 
 def validation_error(problems: Sequence[Problem]) -> RequestError:

@@ -57,10 +57,9 @@ from mcp_junction.web.routing import Router, post
     description="Nothing is called, spent or counted. An agent may ask about itself; what it may"
     " not call is explained like what does not exist.",
 )
-async def explain(request: AnyRequest, context: Context) -> DecisionExplained:
-    asked = await read_model(request, ExplainRequest)
-    check_readable(caller(request), asked.agent_id)
-    return await _explain_call(context, caller(request), asked)
+async def explain(request: AnyRequest, context: Context, body: ExplainRequest) -> DecisionExplained:
+    check_readable(caller(request), body.agent_id)
+    return await _explain_call(context, caller(request), body)
 
 
 async def _explain_call(
@@ -215,6 +214,7 @@ class SimulationResult(msgspec.Struct):
     " taken as given.",
 )
 async def simulate_change(request: AnyRequest, context: Context) -> SimulationResult:
+    # It has to have a body, although none of its fields is required.
     asked = await read_model(request, SimulationRequest)
     if (asked.grant is None) is (asked.revoke is None):
         raise RequestError("VALIDATION_ERROR", "give either grant or revoke")

@@ -20,7 +20,6 @@ from mcp_junction.api.conventions import (
     caller,
     mcp_error_responses,
     page_as_array,
-    read_model,
 )
 from mcp_junction.api.requests import Ref
 from mcp_junction.api.rights import Right, needs
@@ -211,13 +210,16 @@ async def show_mcp_tool(
     " server does not list yet. What is not named stays; null unsets.",
 )
 async def change_mcp_tool(
-    request: AnyRequest, context: Context, server_id: ServerRef, tool_name: ToolPath
+    request: AnyRequest,
+    context: Context,
+    server_id: ServerRef,
+    tool_name: ToolPath,
+    body: ToolSettingsChange,
 ) -> ToolSettingsShown:
-    given = await read_model(request, ToolSettingsChange)
     changes = {
         name: msgspec.to_builtins(found)
         for name in SETTABLE
-        if (found := getattr(given, name)) is not UNSET
+        if (found := getattr(body, name)) is not UNSET
     }
     administration = context.registry.tools.settings
     setting = await administration.change(

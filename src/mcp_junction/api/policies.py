@@ -19,9 +19,7 @@ from mcp_junction.api.conventions import (
     caller,
     mcp_error_responses,
     page_as_array,
-    read_model,
 )
-from mcp_junction.api.errors import errors_of
 from mcp_junction.api.policy_models import (
     Agent,
     AgentRegistration,
@@ -72,10 +70,11 @@ def check_readable(principal: Principal, agent_id: str) -> None:
     " is made. High-risk tools (names with write, delete, modify, update or create;"
     " `destructiveHint`; or set by the operator) also need what `token_mode` says.",
 )
-async def give_grant(request: AnyRequest, context: Context) -> Response[GivenPolicyGrant]:
-    wanted = await read_model(request, GrantRequest)
+async def give_grant(
+    request: AnyRequest, context: Context, body: GrantRequest
+) -> Response[GivenPolicyGrant]:
     policies = context.policies
-    issued = await policies.grant(wanted.to_grant(policies.token_ttl), caller(request))
+    issued = await policies.grant(body.to_grant(policies.token_ttl), caller(request))
     return Response(
         given_model(issued, context.server_names, time.time()),
         status_code=201,
@@ -126,20 +125,19 @@ async def list_agent_grants(
 
 @delete(
     "/policies/{ref:str}",
-    opt=needs(Right.CHANGE_POLICY),
+    opt=needs(Right.CHANGE_POLICY, of="GRANT"),
     responses=mcp_error_responses("GRANT_NOT_FOUND"),
     summary="Revoke a grant",
     description="With its tokens, at once: calls under way that no other grant allows are"
     " cancelled.",
 )
 async def revoke_grant(request: AnyRequest, context: Context, ref: GrantId) -> None:
-    with errors_of("GRANT"):
-        await context.policies.revoke(ref, caller(request))
+    await context.policies.revoke(ref, caller(request))
 
 
 @post(
     "/policies/{ref:str}/token",
-    opt=needs(Right.CHANGE_POLICY, Nothing),
+    opt=needs(Right.CHANGE_POLICY, Nothing, of="GRANT"),
     responses=mcp_error_responses("GRANT_NOT_FOUND", has_body=True),
     summary="Renew the token of a grant",
     description="Tokens before it that were not used are good no more.",
@@ -147,22 +145,19 @@ async def revoke_grant(request: AnyRequest, context: Context, ref: GrantId) -> N
 async def renew_token(
     request: AnyRequest, context: Context, ref: GrantId
 ) -> Response[GivenPolicyGrant]:
-    await read_model(request, Nothing, optional=True)
-    with errors_of("GRANT"):
-        issued = await context.policies.renew_token(ref, caller(request))
+    issued = await context.policies.renew_token(ref, caller(request))
     return Response(given_model(issued, context.server_names, time.time()), status_code=201)
 
 
 @delete(
     "/policies/{ref:str}/token",
-    opt=needs(Right.CHANGE_POLICY),
+    opt=needs(Right.CHANGE_POLICY, of="GRANT"),
     responses=mcp_error_responses("GRANT_NOT_FOUND"),
     summary="Revoke the token of a grant",
     description="The grant stays; its high-risk calls need a new token.",
 )
 async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> None:
-    with errors_of("GRANT"):
-        await context.policies.revoke_tokens(ref, caller(request))
+    await context.policies.revoke_tokens(ref, caller(request))
 
 
 def _find_grants(context: Context, agent_id: str | None) -> list[Grant]:
@@ -211,22 +206,24 @@ def _by_agent(grant: Grant) -> tuple[str, str]:
     description="Binds it to the tools that it declares: each becomes a grant. Registering it again"
     " replaces what was bound before, and leaves other grants alone.",
 )
-async def register_agent(request: AnyRequest, context: Context) -> Response[RegisteredAgent]:
-    wanted, by = await read_model(request, AgentRegistration), caller(request)
-    if wanted.create_key and not has_right(by, Right.CHANGE_KEYS):
+async def register_agent(
+    request: AnyRequest, context: Context, body: AgentRegistration
+) -> Response[RegisteredAgent]:
+    by = caller(request)
+    if body.create_key and not has_right(by, Right.CHANGE_KEYS):
         raise NotPermitted(explain_refusal(by, Right.CHANGE_KEYS))
     bound = await context.policies.bind_agent(
-        wanted.agent_id, wanted.agent_type, wanted.declared_tools, by
+        body.agent_id, body.agent_type, body.declared_tools, by
     )
     now, names = time.time(), context.server_names
     agent = agent_model(bound.agent, _count_grants(context, bound.agent))
     given = [given_model(one, names, now) for one in bound.grants]
     shown = RegisteredAgent(**msgspec.structs.asdict(agent), bound=given)
-    if wanted.create_key:
-        key, shown.key = await context.make_key(Role.AGENT, wanted.agent_id, by)
+    if body.create_key:
+        key, shown.key = await context.make_key(Role.AGENT, body.agent_id, by)
         shown.key_id = key.id
-    headers = {"location": f"/api/v1/mcp/agents/{wanted.agent_id}"}
-    return Response(shown, status_code=201, headers=headers if wanted.agent_id.isascii() else {})
+    headers = {"location": f"/api/v1/mcp/agents/{body.agent_id}"}
+    return Response(shown, status_code=201, headers=headers if body.agent_id.isascii() else {})
 
 
 @get(
@@ -246,28 +243,26 @@ async def list_agents(
 
 @get(
     "/agents/{agent_id:str}",
-    opt=needs(Right.READ_OWN_POLICY),
+    opt=needs(Right.READ_OWN_POLICY, of="AGENT"),
     responses=mcp_error_responses("AGENT_NOT_FOUND"),
     summary="Show an agent",
     description="An agent may read about itself.",
 )
 async def show_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> Agent:
     check_readable(caller(request), agent_id)
-    with errors_of("AGENT"):
-        agent = await context.store.policy.agents.get(agent_id)
+    agent = await context.store.policy.agents.get(agent_id)
     return agent_model(agent, _count_grants(context, agent))
 
 
 @delete(
     "/agents/{agent_id:str}",
-    opt=needs(Right.CHANGE_POLICY),
+    opt=needs(Right.CHANGE_POLICY, of="AGENT"),
     responses=mcp_error_responses("AGENT_NOT_FOUND"),
     summary="Remove an agent",
     description="Revokes its keys, grants and tokens, at once; what it has open ends.",
 )
 async def remove_agent(request: AnyRequest, context: Context, agent_id: AgentRef) -> None:
-    with errors_of("AGENT"):
-        await context.policies.remove_agent(agent_id, caller(request))
+    await context.policies.remove_agent(agent_id, caller(request))
     await context.refresh_keys()
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from mcp_junction.api.errors import errors_of
 from mcp_junction.api.models import (
     FoundTool,
     MatchedSkill,
@@ -34,7 +33,7 @@ from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import TOOLS
 from mcp_junction.catalog.own_tools import OWN_SERVER, own_offers
 from mcp_junction.catalog.suspicion import NAMING_OTHERS
-from mcp_junction.errors import NotFound
+from mcp_junction.errors import NotFound, RequestError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.known_tools import ToolState
@@ -176,8 +175,10 @@ class RestSearch:
         """The tools that have one of these skills, or by themselves; None where any will do."""
         if refs is None:
             return None
-        with errors_of("SKILL"):
+        try:
             found = await self._registry.skills.holding(refs, is_own=is_own)
+        except NotFound as error:
+            raise RequestError("SKILL_NOT_FOUND", str(error)) from None
         names = {record.id: record.name for record in self._registry.all()}
         return {Pair(names[server], name) for server, name in found if server in names}
 

@@ -20,6 +20,7 @@ __all__ = [
     "ANYONE",
     "BODY",
     "DENIAL_CODES",
+    "OF",
     "PRINCIPAL",
     "PUBLIC",
     "RIGHTS",
@@ -33,6 +34,8 @@ PRINCIPAL: Final = "mcp_junction.principal"
 """The key of the ASGI scope under which RestFront puts the principal of a request."""
 BODY: Final = "body"
 """The route option that names the model of the request body."""
+OF: Final = "of"
+"""The route option that names the resource which is missing, or there already, if not a server."""
 _NEEDS: Final = "needs"
 _OR_ONLY: Final = "or only"
 DENIAL_CODES: Final = ("UNAUTHENTICATED", "FORBIDDEN")
@@ -42,13 +45,18 @@ PUBLIC: Final = frozenset({"/api/v1/docs", "/api/v1/openapi.json"})
 
 
 def needs(
-    right: Right, body: type[Any] | None = None, *, or_only: Right | None = None
+    right: Right,
+    body: type[Any] | None = None,
+    *,
+    or_only: Right | None = None,
+    of: str | None = None,
 ) -> dict[str, Any]:
     """Make the options of a route that needs a right; ``body`` is the model of its body.
 
-    ``or_only``: who has this right alone may use it, too, and is answered less.
+    ``or_only``: who has this right alone may use it, too, and is answered less. ``of``: what its
+    errors NotFound and AlreadyExists are about, as ``SKILL``; a server without it.
     """
-    options = {_NEEDS: right, _OR_ONLY: or_only, BODY: body}
+    options = {_NEEDS: right, _OR_ONLY: or_only, BODY: body, OF: of}
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -18,7 +18,6 @@ from mcp_junction.api.conventions import (
     ServerRef,
     caller,
     error_responses,
-    read_model,
 )
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.models import CredentialFacts, credential_model, format_time
@@ -161,17 +160,18 @@ async def show_auth(
     description="Open `url` in a browser. Without `redirect_uri` it is a page of ours, which"
     " lets only the person go on that it was made for.",
 )
-async def begin_login(request: AnyRequest, context: Context, server_id: ServerRef) -> Login:
-    wanted = await read_model(request, LoginRequest, optional=True)
-    if wanted.redirect_uri is not None and not is_loopback_redirect(wanted.redirect_uri):
+async def begin_login(
+    request: AnyRequest, context: Context, server_id: ServerRef, body: LoginRequest
+) -> Login:
+    if body.redirect_uri is not None and not is_loopback_redirect(body.redirect_uri):
         raise field_error("redirect_uri", "must be an http address of the loopback interface")
-    source = _find(request, context, server_id, wanted.agent)
+    source = _find(request, context, server_id, body.agent)
     try:
-        started = await context.sign_ins.begin(source, caller(request), wanted.redirect_uri)
+        started = await context.sign_ins.begin(source, caller(request), body.redirect_uri)
     except ValueError as error:
         raise RequestError("NOT_INTERACTIVE", str(error)) from None
     url = started.authorization_url
-    if wanted.redirect_uri is None:
+    if body.redirect_uri is None:
         url = f"{context.credentials.public_url}/oauth/start/{started.id}"
     return Login(started.id, url, format_time(started.expires_at))
 
@@ -198,11 +198,14 @@ async def show_login(
     summary="Complete a sign-in with the address at which the browser ended",
 )
 async def complete_login(
-    request: AnyRequest, context: Context, server_id: ServerRef, login_id: LoginId
+    request: AnyRequest,
+    context: Context,
+    server_id: ServerRef,
+    login_id: LoginId,
+    body: LoginAnswer,
 ) -> LoginState:
-    given = await read_model(request, LoginAnswer)
     record = await _login(request, context, server_id, login_id)
-    query = urlsplit(given.callback_url).query
+    query = urlsplit(body.callback_url).query
     logins = await context.sign_ins.logins()
     if (await logins.find_by_state(read_callback(query).get("state", ""))).id != record.id:
         raise field_error("callback_url", "is of another sign-in")
@@ -218,10 +221,9 @@ async def complete_login(
     summary="Renew a credential now",
 )
 async def refresh_auth(
-    request: AnyRequest, context: Context, server_id: ServerRef
+    request: AnyRequest, context: Context, server_id: ServerRef, body: ForAgent
 ) -> CredentialFacts | None:
-    wanted = await read_model(request, ForAgent, optional=True)
-    source = _find(request, context, server_id, wanted.agent)
+    source = _find(request, context, server_id, body.agent)
     await source.refresh_now()
     return credential_model(source.facts)
 
@@ -234,12 +236,11 @@ async def refresh_auth(
     summary="Give the key that an agent sends to a server",
 )
 async def set_key(
-    request: AnyRequest, context: Context, server_id: ServerRef
+    request: AnyRequest, context: Context, server_id: ServerRef, body: AgentKey
 ) -> CredentialFacts | None:
-    given = await read_model(request, AgentKey)
-    source = _find(request, context, server_id, given.agent)
+    source = _find(request, context, server_id, body.agent)
     try:
-        await context.credentials.set_key(source, given.value)
+        await context.credentials.set_key(source, body.value)
     except ValueError as error:
         raise field_error("value", str(error)) from None
     context.credentials.note(source, "key_set", "", caller(request).id)

@@ -21,7 +21,6 @@ from mcp_junction.api.conventions import (
     parse_if_match,
     read_body,
     read_cursor,
-    read_model,
     respond_with_etag,
     write_cursor,
 )
@@ -237,7 +236,6 @@ def _state(text: str) -> ServerState:
     description="Answers when it is connected or has failed; `status` says which.",
 )
 async def connect_server(request: AnyRequest, context: Context, server_id: ServerRef) -> Connecting:
-    await read_model(request, Nothing, optional=True)
     return Connecting(*await context.registry.connect(server_id, caller(request)))
 
 
@@ -250,10 +248,9 @@ async def connect_server(request: AnyRequest, context: Context, server_id: Serve
     description="Calls under way may finish, for at most 30 s; with `force` they are cancelled.",
 )
 async def disconnect_server(
-    request: AnyRequest, context: Context, server_id: ServerRef
+    request: AnyRequest, context: Context, server_id: ServerRef, body: Disconnection
 ) -> Disconnected:
-    how = await read_model(request, Disconnection, optional=True)
-    done = await context.registry.disconnect(server_id, caller(request), force=how.force)
+    done = await context.registry.disconnect(server_id, caller(request), force=body.force)
     return Disconnected(*done)
 
 
@@ -291,7 +288,6 @@ async def list_server_tools(
     summary="Discover a server's tools again",
 )
 async def refresh_tools(request: AnyRequest, context: Context, server_id: ServerRef) -> Refreshed:
-    await read_model(request, Nothing, optional=True)
     record = context.registry.find(server_id)
     if record.status == ServerState.DISCONNECTED:
         raise unavailable_error(record, "it is disconnected")
@@ -317,7 +313,6 @@ async def refresh_tools(request: AnyRequest, context: Context, server_id: Server
 async def classify_tools(
     request: AnyRequest, context: Context, server_id: ServerRef
 ) -> Classifying:
-    await read_model(request, Nothing, optional=True)
     return Classifying(await context.registry.skills.classify(server_id, caller(request)))
 
 

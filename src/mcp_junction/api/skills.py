@@ -21,10 +21,9 @@ from mcp_junction.api.conventions import (
     error_responses,
     page,
     parse_if_match,
-    read_model,
     respond_with_etag,
 )
-from mcp_junction.api.errors import errors_of, field_error
+from mcp_junction.api.errors import field_error
 from mcp_junction.api.models import Paged, Skill, SkillPage, format_time, skill_model
 from mcp_junction.api.requests import NewSkill, Nothing, SkillChange
 from mcp_junction.api.rights import Right, needs
@@ -41,16 +40,14 @@ WithVectors = Annotated[bool, QueryParameter(description="Show the `embedding` t
 
 
 @post(
-    opt=needs(Right.CHANGE_SKILLS, NewSkill),
+    opt=needs(Right.CHANGE_SKILLS, NewSkill, of="SKILL"),
     responses=error_responses("SKILL_ALREADY_EXISTS", has_body=True),
     summary="Make a skill",
     description="All tools are classified again, in the background.",
 )
-async def make_skill(request: AnyRequest, context: Context) -> Response[Skill]:
-    made = await read_model(request, NewSkill)
-    given = _check_texts({"name": made.name, "description": made.description})
-    with errors_of("SKILL"):
-        record = await context.registry.skills.add(**given, actor=caller(request))
+async def make_skill(request: AnyRequest, context: Context, body: NewSkill) -> Response[Skill]:
+    given = _check_texts({"name": body.name, "description": body.description})
+    record = await context.registry.skills.add(**given, actor=caller(request))
     return respond_with_etag(skill_model(record), f"/api/v1/skills/{record.id}")
 
 
@@ -71,7 +68,7 @@ async def list_skills(
 
 @get(
     "/{skill_id:str}",
-    opt=needs(Right.READ_TOOLS),
+    opt=needs(Right.READ_TOOLS, of="SKILL"),
     responses=error_responses("SKILL_NOT_FOUND"),
     summary="Show a skill",
 )
@@ -81,15 +78,14 @@ async def show_skill(
     skill_id: SkillRef,
     include_embeddings: WithVectors = False,
 ) -> Response[Skill]:
-    with errors_of("SKILL"):
-        record = await context.registry.skills.get(skill_id)
+    record = await context.registry.skills.get(skill_id)
     (record,) = await _hide_tools(request, context, [record])
     return respond_with_etag(skill_model(record, with_embedding=include_embeddings))
 
 
 @patch(
     "/{skill_id:str}",
-    opt=needs(Right.CHANGE_SKILLS, SkillChange),
+    opt=needs(Right.CHANGE_SKILLS, SkillChange, of="SKILL"),
     responses=error_responses(
         "SKILL_NOT_FOUND", "SKILL_ALREADY_EXISTS", "VERSION_CONFLICT", has_body=True
     ),
@@ -98,20 +94,22 @@ async def show_skill(
     " classified again.",
 )
 async def change_skill(
-    request: AnyRequest, context: Context, skill_id: SkillRef, if_match: IfMatch = None
+    request: AnyRequest,
+    context: Context,
+    skill_id: SkillRef,
+    body: SkillChange,
+    if_match: IfMatch = None,
 ) -> Response[Skill]:
-    wanted = await read_model(request, SkillChange)
-    given = {"name": wanted.name, "description": wanted.description}
+    given = {"name": body.name, "description": body.description}
     changes = _check_texts({name: text for name, text in given.items() if text is not UNSET})
     version = parse_if_match(if_match)
-    with errors_of("SKILL"):
-        record = await context.registry.skills.change(skill_id, changes, caller(request), version)
+    record = await context.registry.skills.change(skill_id, changes, caller(request), version)
     return respond_with_etag(skill_model(record))
 
 
 @delete(
     "/{skill_id:str}",
-    opt=needs(Right.CHANGE_SKILLS),
+    opt=needs(Right.CHANGE_SKILLS, of="SKILL"),
     responses=error_responses("SKILL_NOT_FOUND", "VERSION_CONFLICT"),
     summary="Remove a skill",
     description="It is taken from all tools that have it; these are classified again.",
@@ -120,8 +118,7 @@ async def remove_skill(
     request: AnyRequest, context: Context, skill_id: SkillRef, if_match: IfMatch = None
 ) -> None:
     version = parse_if_match(if_match)
-    with errors_of("SKILL"):
-        await context.registry.skills.remove(skill_id, caller(request), version)
+    await context.registry.skills.remove(skill_id, caller(request), version)
 
 
 def _check_texts(texts: dict[str, Any]) -> dict[str, str]:
@@ -215,7 +212,7 @@ async def list_suggestions(
 
 @post(
     "/{suggestion_id:str}/approve",
-    opt=needs(Right.CHANGE_SKILLS, Nothing),
+    opt=needs(Right.CHANGE_SKILLS, Nothing, of="SKILL"),
     responses=error_responses(*_DECISION_ERRORS, has_body=True),
     summary="Approve a suggested skill",
     description="Makes the skill, and gives it to the tools behind it. All others are classified"
@@ -224,16 +221,14 @@ async def list_suggestions(
 async def approve_suggestion(
     request: AnyRequest, context: Context, suggestion_id: SuggestionRef
 ) -> Response[Skill]:
-    await read_model(request, Nothing, optional=True)
-    with errors_of("SKILL"):
-        record = await context.registry.skills.approve(suggestion_id, caller(request))
+    record = await context.registry.skills.approve(suggestion_id, caller(request))
     headers = {"location": f"/api/v1/skills/{record.id}"}
     return Response(skill_model(record), status_code=201, headers=headers)
 
 
 @post(
     "/{suggestion_id:str}/reject",
-    opt=needs(Right.CHANGE_SKILLS, Nothing),
+    opt=needs(Right.CHANGE_SKILLS, Nothing, of="SKILL"),
     responses=error_responses(*_DECISION_ERRORS, has_body=True),
     status_code=204,
     summary="Reject a suggested skill",
@@ -242,9 +237,7 @@ async def approve_suggestion(
 async def reject_suggestion(
     request: AnyRequest, context: Context, suggestion_id: SuggestionRef
 ) -> None:
-    await read_model(request, Nothing, optional=True)
-    with errors_of("SKILL"):
-        await context.registry.skills.reject(suggestion_id, caller(request))
+    await context.registry.skills.reject(suggestion_id, caller(request))
 
 
 async def _show_suggestion(context: Context, record: SuggestionRecord) -> Suggestion:

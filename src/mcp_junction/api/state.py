@@ -17,7 +17,6 @@ from mcp_junction.api.conventions import (
     error_responses,
     make_governance_finder,
     mcp_error_responses,
-    read_model,
 )
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.models import Health, format_time, health_model
@@ -186,7 +185,6 @@ async def show_webhook(context: Context) -> WebhookState:
     description="At once, with all tries anew, under the same `webhook-id`.",
 )
 async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
-    await read_model(request, Nothing, optional=True)
     webhook, who = _find_webhook(context), caller(request)
     async with context.registry.audit.act(
         who.id, who.role.value, "webhook.retry", target=delivery_id

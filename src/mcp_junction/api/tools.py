@@ -19,7 +19,6 @@ from mcp_junction.api.conventions import (
     caller,
     error_responses,
     page,
-    read_model,
 )
 from mcp_junction.api.models import (
     Paged,
@@ -219,8 +218,10 @@ async def show_changes(context: Context, tool_id: ToolRef) -> ToolReview:
     summary="Approve a tool's definition",
     description="It is pinned, and the tool can be called. 409 if the tool has another by now.",
 )
-async def approve_tool(request: AnyRequest, context: Context, tool_id: ToolRef) -> Tool:
-    return await _decide(request, context, tool_id, context.registry.tools.approve)
+async def approve_tool(
+    request: AnyRequest, context: Context, tool_id: ToolRef, body: DefinitionHash
+) -> Tool:
+    return await _decide(request, context, tool_id, body.hash, context.registry.tools.approve)
 
 
 @post(
@@ -231,18 +232,20 @@ async def approve_tool(request: AnyRequest, context: Context, tool_id: ToolRef) 
     summary="Keep a tool out until it is approved",
     description="Whatever its definition is by then, also one that was approved before.",
 )
-async def block_tool(request: AnyRequest, context: Context, tool_id: ToolRef) -> Tool:
-    return await _decide(request, context, tool_id, context.registry.tools.block)
+async def block_tool(
+    request: AnyRequest, context: Context, tool_id: ToolRef, body: DefinitionHash
+) -> Tool:
+    return await _decide(request, context, tool_id, body.hash, context.registry.tools.block)
 
 
 async def _decide(
     request: AnyRequest,
     context: Context,
     tool_id: str,
+    digest: str,
     decide: Callable[..., Awaitable[ToolRecord]],
 ) -> Tool:
-    """Store a person's decision about the definition whose hash the request has."""
-    digest = (await read_model(request, DefinitionHash)).hash
+    """Store a person's decision about the definition with this hash."""
     server, tool = await _find_tool(context, tool_id)
     record = await decide(server.id, tool.name, digest, caller(request))
     state = context.registry.tools.state_of(record)
@@ -297,8 +300,8 @@ def _field_change(change: DefinitionChange) -> FieldChange:
     description="Best first, whatever their server. Only what can be called now is found:"
     " tools of servers that are away are not.",
 )
-async def search_tools(request: AnyRequest, context: Context) -> SearchResult:
-    return await context.searching(await read_model(request, Search), caller(request))
+async def search_tools(request: AnyRequest, context: Context, body: Search) -> SearchResult:
+    return await context.searching(body, caller(request))
 
 
 ROUTES = Router(

@@ -16,7 +16,9 @@ from mcp_junction.web.routing import Operation, ResponseSpec, Router, flatten
 
 Guard = Callable[[Scope, Operation], None]
 """Raises RequestError for a request that may not reach an operation."""
-Respond = Callable[[Scope, Exception], Response[bytes]]
+Respond = Callable[[Scope, Exception, Operation | None], Response[bytes]]
+"""Makes the answer to an error of an operation, or of a request that reaches none."""
+ReadBody = Callable[[Request], Awaitable[Any]]
 _REST: Final = ":path}"
 _NOTHING: Final = "there is nothing here; see /api/v1/docs"
 _NO_METHOD: Final = "this method is not for this address; see /api/v1/docs"
@@ -25,22 +27,22 @@ _NO_METHOD: Final = "this method is not for this address; see /api/v1/docs"
 class _BoundOperation:
     """An operation of an app, with the parameters of its handler."""
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: Operation, read_body: ReadBody | None) -> None:
         self.operation = operation
+        self.read_body = read_body
         self._given, self._parameters, _ = operation.read_signature()
         self._places = {one.place for one in self._parameters}
 
-    def call(self, request: Request, context: Any, path: dict[str, str]) -> Awaitable[Any]:
-        """Read the parameters and call the handler. Raises RequestError."""
-        offered = {"request": request, "context": context}
+    def read(self, request: Request, context: Any, path: dict[str, str]) -> dict[str, Any]:
+        """Read the parameters of the handler, but for the body. Raises RequestError."""
+        offered = {"request": request, "context": context, "body": None}
         values: dict[str, Any] = {name: offered[name] for name in self._given}
         places = {"path": path}
         if "query" in self._places:
             places["query"] = _read_query(request.scope["query_string"])
         if "header" in self._places:
             places["header"] = _read_headers(request.scope["headers"])
-        values |= {one.key: one.read(places[one.place]) for one in self._parameters}
-        return self.operation.handler(**values)
+        return values | {one.key: one.read(places[one.place]) for one in self._parameters}
 
 
 def _read_query(query: bytes) -> dict[str, str]:
@@ -75,12 +77,14 @@ class WebApp:
         context: Any,
         guard: Guard,
         respond: Respond,
+        body_reader: Callable[[Operation], ReadBody | None] = lambda _: None,
     ) -> None:
-        """``respond`` makes the answers to errors."""
+        """``body_reader`` returns what reads the bodies of an operation, if it is read for it."""
         self.operations: list[Operation] = []
         self._context = context
         self._guard = guard
         self._respond = respond
+        self._body_reader = body_reader
         self._root = _Node()
         for operation in flatten(routes):
             self.register(operation)
@@ -99,20 +103,29 @@ class WebApp:
                 node.variable = node = node.variable or _Node()
         if operation.method in node.methods:
             raise ValueError(f"two operations at {operation.method} {operation.path}")
-        node.methods[operation.method] = _BoundOperation(operation), names
+        node.methods[operation.method] = (
+            _BoundOperation(operation, self._body_reader(operation)),
+            names,
+        )
         self.operations.append(operation)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        bound: _BoundOperation | None = None
         try:
             bound, path = self._find(scope)
             self._guard(scope, bound.operation)
             request = Request(self, scope, receive)
-            answer = await bound.call(request, self._context, path)
+            values = bound.read(request, self._context, path)
+            if bound.read_body is not None:
+                body = await bound.read_body(request)
+                values |= {"body": body} if "body" in values else {}
+            answer = await bound.operation.handler(**values)
             if not isinstance(answer, Response | Stream):
                 answer = Response(answer)
             transmit = answer.prepare(bound.operation.status)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is answered
-            transmit = self._respond(scope, error).prepare(500)
+            operation = None if bound is None else bound.operation
+            transmit = self._respond(scope, error, operation).prepare(500)
         await transmit(receive, send)
 
     def _find(self, scope: Scope) -> tuple[_BoundOperation, dict[str, str]]:

@@ -1,9 +1,10 @@
 """Operation and Router: what is answered at which path, and by what.
 
-``@get("/{id:str}")`` makes an Operation. A handler is an async function. Its parameters ``request``
-and ``context`` are given to it; the others are read from the request: a text, a number, a boolean
-or one of some texts (``Literal``); with ``| None``, it need not be there. ``Annotated[int,
-QueryParameter(ge=1)]`` is one of the query. Annotations are looked at when an app is made.
+``@get("/{id:str}")`` makes an Operation. A handler is an async function. Its parameters
+``request``, ``context`` and ``body`` are given to it; the others are read from the request: a text,
+a number, a boolean or one of some texts (``Literal``); with ``| None``, it need not be there.
+``Annotated[int, QueryParameter(ge=1)]`` is one of the query. Annotations are looked at when an app
+is made.
 """
 
 from __future__ import annotations
@@ -148,8 +149,8 @@ class Parameter(msgspec.Struct, frozen=True):
 # -- operations
 
 Handler = Callable[..., Awaitable[Any]]
-GIVEN: Final = ("request", "context")
-"""The parameters that are not read from the request."""
+GIVEN: Final = ("request", "context", "body")
+"""The parameters that the app gives, which are not read one by one."""
 _USUAL: Final = {"POST": 201, "DELETE": 204}
 
 
@@ -179,6 +180,11 @@ class Operation(msgspec.Struct, frozen=True, eq=False):
         """The same under another path."""
         whole = f"{path}{self.path}".rstrip("/")
         return msgspec.structs.replace(self, path=whole, tags=(*tags, *self.tags))
+
+    @property
+    def takes_body(self) -> bool:
+        """Whether the handler is given the body, as the app reads it."""
+        return "body" in inspect.signature(self.handler).parameters
 
     def read_signature(self) -> tuple[list[str], list[Parameter], Any]:
         """Return which given parameters the handler takes, its others, and the type it returns."""
