@@ -9,7 +9,7 @@ from tests.search.test_semantic import SKY, World
 
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import ModelUnavailable, UsageError
-from mcp_junction.registry.embedding_models import EndpointModel, choose_model
+from mcp_junction.registry.search_vectors import EndpointModel, choose_model
 from mcp_junction.search.vectors import MemoryCache
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
@@ -111,10 +111,10 @@ async def test_answers_that_are_wrong_are_refused(endpoint, what):
 
 
 async def test_a_broken_endpoint_leaves_tools_searchable_by_meaning(endpoint, monkeypatch):
-    from mcp_junction.registry import embedding_models
+    from mcp_junction.registry import search_vectors
 
-    monkeypatch.setattr(embedding_models, "QUERY_TIMEOUT", 0.05)
-    monkeypatch.setattr(embedding_models, "TIMEOUT", 0.05)
+    monkeypatch.setattr(search_vectors, "QUERY_TIMEOUT", 0.05)
+    monkeypatch.setattr(search_vectors, "TIMEOUT", 0.05)
     endpoint.answer = lambda texts: (None, None)
     tasks = TaskScope("test")
     world = World(tasks, InProcessModel(), MemoryCache(), deep=model_at(endpoint.url))

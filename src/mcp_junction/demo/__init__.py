@@ -1,8 +1,8 @@
 """Three small, real MCP servers: something to aggregate before anything is installed.
 
 ``clock`` tells and converts times and counts down, ``notes`` keeps text files, ``arithmetic``
-computes. ``wire`` is the stdio loop they share, ``arguments`` checks what a tool is called with,
-``formula`` is the calculator behind ``arithmetic``.
+computes. ``wire`` is the stdio loop they share, with the checks of arguments; ``formula`` is the
+calculator behind ``arithmetic``.
 
 Each is a program of its own (``python -m mcp_junction.demo.clock``) on the standard library alone.
 The room knows nothing of the gateway, and the gateway treats these servers like any other.

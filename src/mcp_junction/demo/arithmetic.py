@@ -12,8 +12,7 @@ from mcp_junction.demo.wire import DemoServer, DemoTool, ToolError, show_usage, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mcp_junction.demo.arguments import Json
-    from mcp_junction.demo.wire import DemoRequest
+    from mcp_junction.demo.wire import DemoRequest, Json
 
 _LARGEST = 1e150  # its square, which the deviation needs, is still a double
 

@@ -16,8 +16,7 @@ from mcp_junction.demo.wire import DemoServer, DemoTool, ToolError, show_usage, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mcp_junction.demo.arguments import Json
-    from mcp_junction.demo.wire import DemoRequest
+    from mcp_junction.demo.wire import DemoRequest, Json
 
 _OFFSET = re.compile(r"(?:UTC)?([+-])(\d\d?)(?::?([0-5]\d))?")
 _ZONE = "A zone name such as 'Europe/Paris', an offset such as '+02:00', or 'UTC'."

@@ -28,8 +28,7 @@ from mcp_junction.demo.wire import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from mcp_junction.demo.arguments import Json
-    from mcp_junction.demo.wire import DemoRequest
+    from mcp_junction.demo.wire import DemoRequest, Json
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SUFFIX = ".txt"
