@@ -7,7 +7,7 @@ import sys
 from typing import Any, Final
 
 from mcp_junction.cli.options import action, make_parser, option
-from mcp_junction.cli.printing import print_json, print_message, print_table, printable
+from mcp_junction.cli.printing import print_message, print_table, print_value, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_action
 from mcp_junction.cli.values import format_moment, name_target
 
@@ -53,11 +53,7 @@ def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
             "create_key": args.make_key,
         },
     )
-    if args.json:
-        print_json(made)
-    else:
-        _print_made(made)
-    return 0
+    return print_value(args, made, _print_made)
 
 
 def _print_made(made: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from mcp_junction.cli.options import make_parser, option
-from mcp_junction.cli.printing import print_json, printable
+from mcp_junction.cli.printing import print_value, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
 from mcp_junction.cli.values import read_arguments, read_targets
 
@@ -36,10 +36,7 @@ def run(argv: list[str]) -> int:
     if args.arguments is not None:
         body["params"] = json.loads(read_arguments(args.arguments))
     found = remote.post(EXPLAIN, body)
-    if args.json:
-        print_json(found)
-    else:
-        _print(found)
+    print_value(args, found, _print)
     return 0 if found["decision"] == "ALLOW" else 1
 
 

@@ -7,13 +7,14 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from mcp_junction.app import Junction
 
+T = TypeVar("T")
 COLOURS: Final = {
     "CONNECTED": "green",
     "DEGRADED": "yellow",
@@ -38,13 +39,18 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_message(args: argparse.Namespace, value: Any, *lines: str) -> int:
-    """Print a value with ``--json``, else some lines about it; return exit code 0."""
+def print_value(args: argparse.Namespace, value: T, show: Callable[[T], object]) -> int:
+    """Print a value with ``--json``, else have it shown; return exit code 0."""
     if args.json:
         print_json(value)
     else:
-        print(*lines, sep="\n")
+        show(value)
     return 0
+
+
+def print_message(args: argparse.Namespace, value: Any, *lines: str) -> int:
+    """Print a value with ``--json``, else some lines about it; return exit code 0."""
+    return print_value(args, value, lambda _: print(*lines, sep="\n"))
 
 
 def do_each(

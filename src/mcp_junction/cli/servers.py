@@ -8,7 +8,7 @@ import time
 from typing import Any, Final
 
 from mcp_junction.cli.options import action, add_actions, make_parser, option, read_port
-from mcp_junction.cli.printing import print_json, print_message, print_table
+from mcp_junction.cli.printing import print_message, print_table, print_value
 from mcp_junction.cli.remote import (
     SERVERS,
     ServiceClient,
@@ -80,10 +80,7 @@ def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
     made = remote.post(SERVERS, _registration(args))
     if not (args.no_connect or args.no_wait):
         made = _wait_until_settled(remote, made)
-    if args.json:
-        print_json(made)
-    else:
-        _print_status(made)
+    print_value(args, made, _print_status)
     return 1 if made["status"] == "ERROR" else 0
 
 

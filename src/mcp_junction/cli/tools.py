@@ -10,9 +10,9 @@ from typing import Any, Final
 from mcp_junction.cli.options import action, make_parser, option
 from mcp_junction.cli.printing import (
     format_result,
-    print_json,
     print_message,
     print_table,
+    print_value,
     printable,
 )
 from mcp_junction.cli.remote import SERVERS, ServiceClient, path_to, run_action
@@ -164,11 +164,7 @@ def _write(value: Any) -> str:
 def _changes(args: argparse.Namespace, remote: ServiceClient) -> int:
     if args.name is not None:
         found = remote.get(path_to(TOOLS, args.name, "changes"))
-        if args.json:
-            print_json(found)
-        else:
-            _print_review(found)
-        return 0
+        return print_value(args, found, _print_review)
     every = list(remote.pages(f"{TOOLS}/changes"))
     rows = [(one["name"], _state(one), "\n".join(one["flags"]), one["hash"][:12]) for one in every]
     headings = ("tool", "state", "why", "hash")
