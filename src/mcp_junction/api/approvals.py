@@ -22,8 +22,8 @@ from mcp_junction.api.conventions import (
     caller,
     make_governance_finder,
     mcp_error_responses,
-    page_by_time,
     read_time_cursor,
+    respond_by_time,
 )
 from mcp_junction.api.models import format_time
 from mcp_junction.api.requests import Nothing
@@ -99,8 +99,13 @@ async def list_approvals(
 ) -> Response[list[Approval]]:
     asked = ApprovalQuery(time.time(), pending, read_time_cursor(cursor), limit + 1)
     found = await _find_approvals(context).table.read(asked)
-    items, headers = page_by_time(request, found, limit, lambda one: (one.requested_at, one.id))
-    return Response([_show_approval(context, record) for record in items], headers=headers)
+    return respond_by_time(
+        request,
+        found,
+        limit,
+        lambda one: (one.requested_at, one.id),
+        lambda one: _show_approval(context, one),
+    )
 
 
 @get(
@@ -261,9 +266,14 @@ async def list_escalations(
     )
     found = await _find_escalations(context).read(asked)
     found = [record for record in found if record.first_at >= beginning]
-    items, headers = page_by_time(request, found, limit, lambda one: (one.first_at, one.id))
     names = context.server_names
-    return Response([_show_escalation(names, record) for record in items], headers=headers)
+    return respond_by_time(
+        request,
+        found,
+        limit,
+        lambda one: (one.first_at, one.id),
+        lambda one: _show_escalation(names, one),
+    )
 
 
 @post(

@@ -41,6 +41,7 @@ from mcp_junction.web.routing import (
 )
 
 T = TypeVar("T")
+Shown = TypeVar("Shown")
 Versioned = TypeVar("Versioned", Server, Skill)
 AnyRequest = Request
 Context = ApiContext
@@ -245,12 +246,17 @@ def page(items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | 
     return Page(chosen, len(items), write_cursor(key(chosen[-1])) if more and chosen else None)
 
 
-def page_as_array(
-    request: AnyRequest, items: Sequence[T], key: Callable[[T], Key], limit: int, cursor: str | None
-) -> tuple[Sequence[T], dict[str, str]]:
-    """Cut a page out of a list under ``/api/v1/mcp``; return it and the headers to send with it."""
+def respond_with_page(
+    request: AnyRequest,
+    items: Sequence[T],
+    key: Callable[[T], Key],
+    limit: int,
+    cursor: str | None,
+    show: Callable[[T], Shown],
+) -> Response[list[Shown]]:
+    """Answer with a page of a list under ``/api/v1/mcp``, and the header that leads on."""
     found = page(items, key, limit, cursor)
-    return found.items, link_next(request, found.next_cursor)
+    return Response(list(map(show, found.items)), headers=link_next(request, found.next_cursor))
 
 
 def link_next(request: AnyRequest, next_cursor: str | None) -> dict[str, str]:
@@ -279,15 +285,19 @@ def read_cursor(text: str, form: type[K]) -> K:
         raise CursorError("is not a cursor of ours") from None
 
 
-def page_by_time(
-    request: AnyRequest, found: Sequence[T], limit: int, place: Callable[[T], tuple[float, str]]
-) -> tuple[Sequence[T], dict[str, str]]:
-    """Cut a page out of a list by time, of which one more than the limit was read.
+def respond_by_time(
+    request: AnyRequest,
+    found: Sequence[T],
+    limit: int,
+    place: Callable[[T], tuple[float, str]],
+    show: Callable[[T], Shown],
+) -> Response[list[Shown]]:
+    """Answer with a page of a list by time, of which one more than the limit was read.
 
-    Returns it and the headers to send with it; ``place`` is the time and the id of an item.
+    ``place`` is the time and the id of an item.
     """
     more = write_cursor(place(found[limit - 1])) if len(found) > limit else None
-    return found[:limit], link_next(request, more)
+    return Response(list(map(show, found[:limit])), headers=link_next(request, more))
 
 
 def read_time_cursor(cursor: str | None) -> tuple[float, str] | None:

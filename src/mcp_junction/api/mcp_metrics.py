@@ -20,9 +20,9 @@ from mcp_junction.api.conventions import (
     find_server_id,
     make_governance_finder,
     mcp_error_responses,
-    page_as_array,
     parse_time,
     read_model,
+    respond_with_page,
 )
 from mcp_junction.api.errors import field_error
 from mcp_junction.api.models import format_time
@@ -231,8 +231,7 @@ async def list_circuits(
 ) -> Response[list[CircuitBreakerMetrics]]:
     wanted = None if server_id is None else context.registry.find(server_id).id
     shown = _show_circuits(context, _find_circuits(context).breakers.rows(wanted, tool_name))
-    found, headers = page_as_array(request, shown, _circuit_key, limit, cursor)
-    return Response(list(found), headers=headers)
+    return respond_with_page(request, shown, _circuit_key, limit, cursor, lambda one: one)
 
 
 @post(

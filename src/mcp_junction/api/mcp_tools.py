@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from mcp_junction.api.conventions import (
     ServerRef,
     caller,
     mcp_error_responses,
-    page_as_array,
+    respond_with_page,
 )
 from mcp_junction.api.requests import Ref
 from mcp_junction.api.rights import Right, needs
@@ -173,8 +173,9 @@ async def list_mcp_tools(
 ) -> Response[list[MCPTool]]:
     principal = caller(request)
     tools = await _list_visible(context, principal, server_id, enabled_only=enabled_only)
-    found, headers = page_as_array(request, tools, _by_name, limit, cursor)
-    return Response(show_tools(context, principal, found), headers=headers)
+    return respond_with_page(
+        request, tools, _by_name, limit, cursor, lambda tool: show_tool(context, principal, tool)
+    )
 
 
 @get(
@@ -254,9 +255,9 @@ async def _list_visible(
     return tools
 
 
-def show_tools(context: Context, principal: Principal, tools: Sequence[KnownTool]) -> list[MCPTool]:
-    """Show tools, as far as a principal may know them."""
-    return [MCPTool(**_describe(context, principal, tool)) for tool in tools]
+def show_tool(context: Context, principal: Principal, tool: KnownTool) -> MCPTool:
+    """Show a tool, as far as a principal may know it."""
+    return MCPTool(**_describe(context, principal, tool))
 
 
 def _by_name(tool: KnownTool) -> tuple[str, str]:

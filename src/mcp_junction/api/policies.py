@@ -18,7 +18,7 @@ from mcp_junction.api.conventions import (
     Limit,
     caller,
     mcp_error_responses,
-    page_as_array,
+    respond_with_page,
 )
 from mcp_junction.api.policy_models import (
     Agent,
@@ -182,13 +182,15 @@ def _show(
     if context.has_owner() and agent_id in (None, OWNER_GRANT.agent_id):
         grants.append(OWNER_GRANT)
     grants.sort(key=_by_agent)
-    items, headers = page_as_array(request, grants, _by_agent, limit, cursor)
     names, now, policy = context.server_names, time.time(), context.live_policy
-    shown = [
-        grant_model(one, names, now, policy.tokens_of(one.agent_id).get(one.id, ()))
-        for one in items
-    ]
-    return Response(shown, headers=headers)
+    return respond_with_page(
+        request,
+        grants,
+        _by_agent,
+        limit,
+        cursor,
+        lambda one: grant_model(one, names, now, policy.tokens_of(one.agent_id).get(one.id, ())),
+    )
 
 
 def _by_agent(grant: Grant) -> tuple[str, str]:
@@ -236,9 +238,14 @@ async def list_agents(
     request: AnyRequest, context: Context, limit: Limit = DEFAULT_LIMIT, cursor: Cursor = None
 ) -> Response[list[Agent]]:
     agents = await context.store.policy.agents.all()
-    items, headers = page_as_array(request, agents, lambda one: (one.agent_id,), limit, cursor)
-    shown = [agent_model(one, _count_grants(context, one)) for one in items]
-    return Response(shown, headers=headers)
+    return respond_with_page(
+        request,
+        agents,
+        lambda one: (one.agent_id,),
+        limit,
+        cursor,
+        lambda one: agent_model(one, _count_grants(context, one)),
+    )
 
 
 @get(

@@ -16,7 +16,7 @@ from mcp_junction.api.conventions import (
     to_model,
 )
 from mcp_junction.api.errors import field_error
-from mcp_junction.api.mcp_tools import MCPTool, SchemaDiagnostic, show_tools
+from mcp_junction.api.mcp_tools import MCPTool, SchemaDiagnostic, show_tool
 from mcp_junction.api.requests import Ref
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.registry.server_registration import MAX_TOOLS, ServerDeclaration
@@ -125,7 +125,7 @@ async def register_tools(request: AnyRequest, context: Context) -> RegistrationR
         ),
         principal,
     )
-    tools = show_tools(context, principal, found.tools)
+    tools = [show_tool(context, principal, one) for one in found.tools]
     rejected = [
         RejectedToolShown(
             one.tool_name,
