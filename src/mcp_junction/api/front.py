@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from mcp_junction.api.errors import ErrorAnswer, to_answer
 from mcp_junction.api.rights import DENIAL_CODES, PRINCIPAL, PUBLIC, Right, check, needs
@@ -21,7 +21,7 @@ from mcp_junction.errors import (
     TokenRefused,
 )
 from mcp_junction.identity.challenges import make_challenge
-from mcp_junction.identity.tokens import AccessTokens
+from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.http.guard import describe_denial
 from mcp_junction.listener.http.host import METRICS
 from mcp_junction.policy.principal import Principal
@@ -38,36 +38,12 @@ _METRICS_NEED: Final = needs(Right.READ_METRICS)
 _NEEDED: Final = "a key is needed: Authorization: Bearer …"
 
 
-class KeyCheck(Protocol):
-    """Authenticates bearer keys."""
-
-    tokens: AccessTokens | None
-    """Verifies access tokens, where any are accepted."""
-
-    def principal(self, authorization: bytes) -> Principal | None: ...
-
-    async def find_new(
-        self, authorization: bytes, refresh: Callable[[], Awaitable[object]]
-    ) -> Principal | None:
-        """Return the principal of a key that was made since the keys were read."""
-        ...
-
-    async def verify(self, authorization: bytes) -> Principal | None:
-        """Verify an access token. Raises TokenRefused, IssuerUnavailable."""
-        ...
-
-    @property
-    def is_blind(self) -> bool:
-        """Whether no key can be checked now."""
-        ...
-
-
 class RestFront:
     """Authenticates requests and hands them to the routes."""
 
     def __init__(
         self,
-        keys: KeyCheck,
+        keys: KeyRing,
         make: Callable[[], App],
         metrics: Callable[[], bytes],
         deny: Callable[[Denial], None],

@@ -84,8 +84,7 @@ class ServerRegistrar:
         tools, rejected = await asyncio.to_thread(_check_tools, declaration.tools)
         async with self._lock:
             member = await self._upsert(declaration, actor)
-            await self._set_versions(member, declaration.versions, actor)
-            await self._disable(member, declaration.tools, actor)
+            await self._change_settings(member, declaration, actor)
             await self._declare(member, tools, actor)
         order = {tool.tool_name: number for number, tool in enumerate(tools)}
         known = [one for one in self._registry.tools.known.of(member.id) if one.name in order]
@@ -121,28 +120,25 @@ class ServerRegistrar:
             raise InvalidChange(_moved(error.problems)) from None
         return member
 
-    async def _set_versions(
-        self, member: Member, versions: Mapping[str, Any], actor: Principal
+    async def _change_settings(
+        self, member: Member, declaration: ServerDeclaration, actor: Principal
     ) -> None:
-        settings = self._context.tool_settings
-        for name, given in versions.items():
+        """Set the compatible versions, and disable the tools that are declared so.
+
+        Whether a tool is enabled an operator may have decided already: then that stands.
+        """
+        settings, change = self._context.tool_settings, self._registry.tools.settings.change
+        for name, given in declaration.versions.items():
             wanted, _ = check_versions(given)
             known = settings.of(member.id, name)
             if known is None or known.versions != wanted:
-                change = self._registry.tools.settings.change
                 await change(member.id, name, {"versions": wanted}, actor)
-
-    async def _disable(
-        self, member: Member, tools: Sequence[Mapping[str, Raw]], actor: Principal
-    ) -> None:
-        """Disable the tools that are declared so, unless an operator has decided already."""
-        for tool in tools:
-            name = frames.text(tool.get("name"))
-            if name and bytes(tool.get("enabled", b"")) == b"false":
-                known = self._context.tool_settings.of(member.id, name)
+        for tool in declaration.tools:
+            disabled = frames.text(tool.get("name"))
+            if disabled and bytes(tool.get("enabled", b"")) == b"false":
+                known = settings.of(member.id, disabled)
                 if known is None or known.enabled is None:
-                    change = self._registry.tools.settings.change
-                    await change(member.id, name, {"enabled": False}, actor)
+                    await change(member.id, disabled, {"enabled": False}, actor)
 
     async def _declare(
         self, member: Member, tools: Sequence[DeclaredTool], actor: Principal
