@@ -219,6 +219,43 @@ def test_two_operations_cannot_have_one_place():
         APP.register(list_things.under("/things", ()))
 
 
+async def test_the_app_reads_the_bodies_of_operations_that_it_has_a_reader_for(monkeypatch):
+    @post("/taken")
+    async def take(body: dict) -> dict:
+        return body
+
+    @post("/ignored")
+    async def ignore() -> str:
+        return "not given"
+
+    @post("/raw")
+    async def read_raw(request: Request) -> str:
+        return (await request.body()).decode()
+
+    async def read(request):
+        return msgspec.json.decode(await request.body())
+
+    failed = []
+
+    def note(scope, error, operation):
+        failed.append(operation and operation.path)
+        return respond(scope, error, operation)
+
+    def reader(operation):
+        return None if operation.path == "/raw" else read
+
+    operations = [take, ignore, read_raw]
+    app = WebApp(operations, context=None, guard=refuse, respond=note, body_reader=reader)
+    monkeypatch.setitem(globals(), "APP", app)
+    assert await told("POST", "/taken", b'{"a":1}') == (201, {"a": 1})
+    assert await told("POST", "/ignored", b"{}") == (201, "not given")
+    assert await told("POST", "/raw", b"{x") == (201, "{x")
+    for path in ("/taken", "/ignored", "/nowhere"):
+        assert (await told("POST", path, b"{x"))[0] == 499
+    assert failed == ["/taken", "/ignored", None]
+    assert [one.takes_body for one in operations] == [True, False, False]
+
+
 def test_a_parameter_that_cannot_be_read_is_found_when_the_app_is_made():
     @get("/x")
     async def wrong(many: list[str]) -> None: ...
