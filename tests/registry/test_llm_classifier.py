@@ -8,8 +8,8 @@ from tests.registry.toolbox import tool, until
 
 from mcp_junction.config.settings import Settings
 from mcp_junction.redaction.settings import show_settings
-from mcp_junction.registry import llm_classifier
-from mcp_junction.registry.llm_classifier import LLMClassifier, LLMEndpoint
+from mcp_junction.registry import verdicts
+from mcp_junction.registry.verdicts import LLMClassifier, LLMEndpoint
 
 KEY = "sk-test-0123456789"
 BROKEN = ("silent", "refuses", "redirects", "garbage", "prose", "unknown skills", "wrong ids")
@@ -96,7 +96,7 @@ async def test_the_verdict_of_an_llm_replaces_the_offline_one(single, toolbox, l
 async def test_a_broken_llm_leaves_tools_classified_offline(
     single, toolbox, llm, mood, monkeypatch, caplog
 ):
-    monkeypatch.setattr(llm_classifier, "BATCH_SECONDS", 0.2 if mood == "silent" else 20.0)
+    monkeypatch.setattr(verdicts, "BATCH_SECONDS", 0.2 if mood == "silent" else 20.0)
     running, server = await single(), await llm("openai", mood)
     work = ask(running, server)
     await running.add("mail", await toolbox(MAIL[:3]))
@@ -151,7 +151,7 @@ async def test_addresses_that_may_not_be_connected_to_are_not(single, url, key):
     settings = running.registry.context.settings._replace(
         llm_provider="openai", llm_base_url=url, llm_model="m", llm_api_key=key
     )
-    with pytest.raises(llm_classifier.ModelUnavailable, match="may not be connected to"):
+    with pytest.raises(verdicts.ModelUnavailable, match="may not be connected to"):
         await LLMEndpoint(settings).classify([], [])
 
 

@@ -13,9 +13,10 @@ from mcp_junction.errors import ModelUnavailable, StoreError
 from mcp_junction.memory import return_free_memory
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.context import RegistryContext
-from mcp_junction.registry.llm_classifier import LLMClassifier, LLMEndpoint
 from mcp_junction.registry.member import Member
 from mcp_junction.registry.verdicts import (
+    LLMClassifier,
+    LLMEndpoint,
     SkillSuggestions,
     classify_as,
     read_skills,

@@ -6,5 +6,5 @@ program), *ToolText* (the words of a tool, by field), *Subject* (a tool to be cl
 *Model* (embeds, classifies, pools, clusters, averages), *ModelWorker* (a Model in a process of its
 own, so that its weights are not in the service), *LLMProvider* (how one kind of LLM is asked). It
 knows no store and no server, and connects nowhere: ``registry/background_classifier.py`` and
-``llm_classifier.py`` feed it and store the verdicts.
+``verdicts.py`` feed it and store the verdicts.
 """
