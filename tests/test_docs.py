@@ -1,6 +1,7 @@
 """The pages in `docs/` say what the program does: what is missing or outdated fails here."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_a_command_is_in_the_list_of_the_readme(command):
     readme = (DOCS.parent / "README.md").read_text("utf-8")
     listed = readme.partition("## Commands")[2].partition("\n## ")[0]
     assert f"`{command}`" in listed
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        import_module(f"mcp_junction.cli.{command}").run(["--help"])
+    assert not ended.value.code
+    _, _, examples = capsys.readouterr().out.partition("example")
+    assert "\n  mcp-junction" in examples
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)

@@ -109,10 +109,3 @@ def test_calls_are_counted(ask, ask_json):
 )
 def test_what_makes_no_sense_is_refused_with_words(ask, words, told):
     assert told in ask(*words, fails=True).stderr
-
-
-@pytest.mark.parametrize("command", ["breakers", "escalations", "metrics"])
-def test_help_has_examples(program, command):
-    shown = program(command, "--help")
-    assert shown.returncode == 0
-    assert f"  mcp-junction {command} " in shown.stdout

@@ -166,13 +166,6 @@ def test_explain_says_what_is_decided_why_and_what_would_help(ask, ask_json, age
     assert ask_json("explain", name, "clock.now")["decision"] == "ALLOW"
 
 
-@pytest.mark.parametrize("command", ["grants", "agents", "explain"])
-def test_help_has_examples(program, command):
-    shown = program(command, "--help")
-    assert shown.returncode == 0
-    assert f"  mcp-junction {command} " in shown.stdout
-
-
 def test_a_condition_is_granted_shown_and_explained(ask, ask_json, agent):
     name, key = agent
     when = 'args.timezone == "UTC"'

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Raw
@@ -99,11 +98,6 @@ class FakeBackend:
 
     async def wait_for_instructions(self, scope: Scope) -> None:
         """Nobody is waited for."""
-
-    async def subscribe(
-        self, listen: Listen, snapshot: Snapshot, uris: Sequence[str]
-    ) -> dict[str, str | None]:
-        return dict.fromkeys(uris, None if self.is_settled else "no server is up")
 
     def add_listen(self, listen: Listen) -> None:
         self.listened_to.append(listen)

@@ -8,6 +8,7 @@ from tests.listener.backends import FakeBackend, Recorder, StatelessClient
 
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.listener import client_cache as client_cache
+from mcp_junction.listener import stateless
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import encode, requests
 from mcp_junction.protocol.versions import CAPABILITIES_KEY, LATEST_STATELESS, VERSION_KEY, Era
@@ -19,8 +20,13 @@ from mcp_junction.upstream.outcome import Outcome
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 
-async def test_resources_are_subscribed_to_when_the_servers_are_up():
+async def test_resources_are_subscribed_to_when_the_servers_are_up(monkeypatch):
     backend = FakeBackend(settled=False)
+
+    async def subscribe_all(listen, snapshot, uris):
+        return dict.fromkeys(uris, None if backend.is_settled else "no server is up")
+
+    monkeypatch.setattr(stateless, "subscribe_all", subscribe_all)
     client = StatelessClient(backend)
     client.listen("a://1")
     await client.turns()

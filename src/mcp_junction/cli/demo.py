@@ -13,7 +13,7 @@ def run(argv: list[str]) -> int:
     parser = make_parser(
         "mcp-junction demo",
         "Run a demo server on stdin and stdout.",
-        "",
+        "example:\n  mcp-junction demo clock\n",
         option(
             "name", metavar="NAME", choices=names, help=f"the server to run: {', '.join(names)}"
         ),

@@ -37,7 +37,8 @@ def run(argv: list[str]) -> int:
         "mcp-junction inspect",
         "Start every server of a config file, list its tools, and stop it again."
         "\nExit code 1 if a server failed, or not all of its lists could be read.",
-        "",
+        "examples:\n  mcp-junction inspect --config mcp.json\n"
+        "  mcp-junction inspect --config mcp.json --json\n",
         add_config_options,
         option("--json", action="store_true", help="print one JSON document instead"),
     )

@@ -12,7 +12,8 @@ def run(argv: list[str]) -> int:
         "mcp-junction state",
         "Show how many servers and tools a running `mcp-junction serve` has, by state."
         "\nExit code 1 if a server is in ERROR.",
-        "",
+        "examples:\n  mcp-junction state\n"
+        "  mcp-junction state --url http://127.0.0.1:8421 --json\n",
         add_remote_options,
     )
     args = parser.parse_args(argv)
