@@ -150,6 +150,19 @@ async def test_what_an_agent_tells_reaches_no_server_that_is_hidden_from_it(gate
     assert "logging/setLevel" not in seen
 
 
+async def test_a_server_that_is_granted_later_is_told_the_log_level(gateway):
+    served = await gateway(grants=False)
+    await served.register()
+    agent = await Handshake.open(served, "agent")
+    assert "result" in await agent.send("logging/setLevel", {"level": "error"})
+    grant = {"agent_id": "the-agent", "server_id": "peer", "tool_name": "*"}
+    granted = await served.client("admin").post("/api/v1/mcp/policies/grant", json=grant)
+    assert granted.status_code == 201, granted.text
+    async with asyncio.timeout(20):
+        while "logging/setLevel" not in await _seen_by_peer(served):
+            pass
+
+
 @pytest.mark.req("R-ISOLATE")
 async def test_what_a_client_tells_servers_again_and_again_is_passed_on_now_and_then(gateway):
     served = await gateway()

@@ -255,6 +255,26 @@ async def test_the_body_behind_an_offered_upgrade_is_that_requests(site, wire, u
     assert [scope["path"] for scope in site.scopes] == ["/in", "/next"]
 
 
+@pytest.mark.req("R-MEMORY")
+async def test_a_thousand_offered_upgrades_are_a_thousand_requests(site, wire):
+    wire.send(b"GET /a HTTP/1.1\r\nHost:a\r\nConnection:upgrade\r\nUpgrade:b\r\n\r\n" * 2_000)
+    for _ in range(2_000):
+        assert (await wire.response()).body == b"/a"
+
+
+@pytest.mark.parametrize("more", [b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", b"garbage\r\n\r\n"])
+async def test_a_request_that_is_refused_takes_no_answer_from_one_before_it(site, wire, more):
+    site.doors["/slow"] = asyncio.Event()
+    wire.request("GET", "/slow")
+    await site.started.get()
+    wire.send(more + b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n")
+    await asyncio.sleep(0.01)
+    site.doors["/slow"].set()
+    assert (await wire.response()).body == b"/slow"
+    assert await wire.closed() == b""
+    assert [scope["path"] for scope in site.scopes] == ["/slow"]
+
+
 async def test_a_tunnel_is_refused_and_hung_up_on(site, wire):
     wire.send(b"CONNECT other:443 HTTP/1.1\r\nHost: x\r\n\r\n" + INNER)
     assert (await wire.response()).status == 400

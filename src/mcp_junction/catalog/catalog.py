@@ -83,7 +83,10 @@ class Catalog(msgspec.Struct, frozen=True, eq=False):
     def without(self, key: str) -> Catalog:
         """This catalog without a server, whose names stay its own."""
         left = self.offerings.get(key)
-        return self if left is None else self.with_absent(left, self.order)
+        if left is None:
+            return self
+        present = {k: v for k, v in self.offerings.items() if k != key}
+        return self._next(present, {**self.departed, key: left}, self.order, key)
 
     def with_absent(self, offering: ServerLists, order: Sequence[str]) -> Catalog:
         """This catalog with the stored lists of a server that is not connected."""

@@ -139,8 +139,12 @@ class ClientRelay:
 
     def _notify_next(self, told: tuple[Session, str]) -> None:
         params = self._next.pop(told)
-        if params is not None and told[0].is_open and told[0].may_call:
+        if params is not None and told[0] in self._clients.sessions:
             self.notify_servers(*told, params)
+
+    def renew_log_levels(self) -> None:
+        """Tell servers the log levels, since clients may see others than they did."""
+        self._tasks.spawn(self.update_log_levels())
 
     async def update_log_levels(self) -> None:
         """Tell every server the log level that is wanted of it now."""

@@ -172,7 +172,12 @@ class Revocation:
                 found[key] = {k.changed for k in ALL if _differs(catalog, old, client.scope, k)}
             return found[key]
 
-        for session in list(self._clients.sessions):
+        sessions = list(self._clients.sessions)
+        if any(
+            one.log_level is not None and _agent_of(one.principal) in before for one in sessions
+        ):
+            self._relay.renew_log_levels()
+        for session in sessions:
             for method in sorted(changed(session) & (session.listed or {}).keys()):
                 session.notify(method)
         for listen in list(self._clients.listens):

@@ -70,6 +70,8 @@ class SimilarRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     summary: str | None
 
 
+_LONGEST_PLACE: Final = 9
+"""Digits."""
 _decode_row = msgspec.json.Decoder(AuditRow).decode
 _decode_similar = msgspec.json.Decoder(SimilarRow).decode
 
@@ -145,7 +147,8 @@ def _read_whole(line: bytes) -> AuditRow:
 
 def _find_lacking(lines: list[bytes], like: bytes, texts: Sequence[bytes]) -> list[bytes]:
     """Return the texts that the line at a place lacks; all of them where there is no such line."""
-    whole = lines[int(like)] if like.isdigit() and int(like) < len(lines) else b""
+    is_place = len(like) <= _LONGEST_PLACE and like.isdigit() and int(like) < len(lines)
+    whole = lines[int(like)] if is_place else b""
     return [text for text in texts if text not in whole]
 
 

@@ -12,7 +12,6 @@ import re
 from typing import Any, Final
 
 import msgspec
-from httptools import HttpRequestParser
 
 from mcp_junction.protocol.versions import HANDSHAKE_VERSIONS
 
@@ -23,8 +22,6 @@ _LENGTH: Final = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?([0-9]{1,9})\r\n")
 _DIGITS: Final = 9
 _VERSIONS: Final = frozenset(version.encode() for version in HANDSHAKE_VERSIONS)
 _UNKEPT: Final = frozenset((b"transfer-encoding", b"expect", b"upgrade"))
-_UPGRADING: Final = frozenset((b"upgrade", b"http2-settings"))
-"""Headers that offer another protocol, and tokens of Connection that name them."""
 
 
 class Fields(list[tuple[bytes, bytes]]):
@@ -101,24 +98,6 @@ def cache_head(data: bytes, scope: dict[str, Any]) -> CachedHead | None:
     if not plain or not _UNKEPT.isdisjoint(fields.by_name):
         return None
     return CachedHead(data[: end + len(_END)], int(length[1]), length.span(1), scope)
-
-
-def rewrite_head(
-    parser: HttpRequestParser, url: bytes, fields: Fields, keeps_expect: bool
-) -> bytes | None:
-    """Write the head of a request anew, without the upgrade that it offers; None for CONNECT."""
-    method, version = parser.get_method(), parser.get_http_version().encode()
-    if method == b"CONNECT" or any(b"\r" in value or b"\n" in value for _, value in fields):
-        return None
-    dropped = _UPGRADING if keeps_expect else _UPGRADING | {b"expect"}
-    lines = [b"%b %b HTTP/%b" % (method, url, version)]
-    for name, value in fields:
-        if name == b"connection":
-            tokens = [token.strip() for token in value.split(b",")]
-            value = b", ".join(token for token in tokens if token.lower() not in _UPGRADING)
-        if name not in dropped:
-            lines.append(b"%b: %b" % (name, value))
-    return b"\r\n".join(lines) + _END
 
 
 def has_handshake_version(headers: dict[bytes, bytes]) -> bool:

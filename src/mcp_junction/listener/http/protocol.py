@@ -19,8 +19,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from mcp_junction.listener.http.exchange import STATUS, AsgiExchange, Patience
-from mcp_junction.listener.http.heads import CachedHead, Fields, cache_head, rewrite_head
+from mcp_junction.listener.http.heads import CachedHead, Fields, cache_head
 from mcp_junction.listener.http.owner import is_own_peer
+from mcp_junction.listener.http.parsing import RequestParser
 from mcp_junction.policy.quotas import Quotas, QuotaUsage
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
 from mcp_junction.resilience.stalls import StallSweep
@@ -39,10 +40,10 @@ class HttpProtocol(asyncio.Protocol):
 
     __slots__ = (
         "_answer_checked", "_app", "_base", "_begun", "_body", "_body_size", "_cached_head",
-        "_current", "_due", "_fields", "_has_head", "_header_bytes", "_idle_after", "_idle_since",
-        "_is_own_peer", "_keep_alive", "_last_active", "_last_scope", "_loop", "_owes_continue",
-        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_url",
-        "_usage", "written",
+        "_current", "_due", "_has_head", "_header_bytes", "_idle_after", "_idle_since",
+        "_is_own_peer", "_is_refused", "_keep_alive", "_last_active", "_last_scope", "_loop",
+        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_usage",
+        "fields", "owes_continue", "url", "written",
     )  # fmt: skip
 
     max_body: int
@@ -63,7 +64,7 @@ class HttpProtocol(asyncio.Protocol):
         self._idle_after = config.timeout_keep_alive
         self._state = server_state
         self._loop = _loop or asyncio.get_event_loop()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = RequestParser(self)
         self._transport: asyncio.Transport | None = None
         self._base: dict[str, Any] = {}
         self._queue: deque[AsgiExchange] | None = None
@@ -74,6 +75,7 @@ class HttpProtocol(asyncio.Protocol):
         self.written = 0
         self._resumed: asyncio.Future[None] | None = None
         self._keep_alive = True
+        self._is_refused = False  # whether what comes is no request for here
         self._begun = 0.0  # when the request began that is coming in; 0 when none is
         self._cached_head: CachedHead | None = None
         self._is_own_peer: bool | None = None
@@ -81,11 +83,11 @@ class HttpProtocol(asyncio.Protocol):
         self._begin()
 
     def _begin(self) -> None:
-        self._url = b""
-        self._fields = Fields()
+        self.url = b""
+        self.fields = Fields()
         self._header_bytes = 0
         self._has_head = False  # whether it is complete: what follows the body is no part of it
-        self._owes_continue = False
+        self.owes_continue = False
         self._body: list[bytes] = []
         self._body_size = 0
 
@@ -123,25 +125,16 @@ class HttpProtocol(asyncio.Protocol):
                 self._take(AsgiExchange(self, scope, body))
                 return
         self._last_scope = None
-        self._parse(data)
+        if self._is_refused:
+            return
+        try:
+            self._parser.feed(data)
+        except httptools.HttpParserError:
+            self._refuse(400, b"this is not HTTP")
         if self._begun:
             self._watch()
         elif begins:
             self._remember(data)
-
-    def _parse(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            # No upgrade is offered. The parser would read on as if there were no body.
-            head = rewrite_head(self._parser, self._url, self._fields, self._owes_continue)
-            if head is None:
-                self._refuse(400, b"this is no HTTP for here")
-                return
-            self._parser = httptools.HttpRequestParser(self)
-            self._parse(head + data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self._refuse(400, b"this is not HTTP")
 
     def _remember(self, data: bytes) -> None:
         """Cache the head of ``data``, which was exactly one request."""
@@ -254,7 +247,7 @@ class HttpProtocol(asyncio.Protocol):
         self._begin()
 
     def on_url(self, url: bytes) -> None:
-        self._url += url
+        self.url += url
         self._header_bytes += len(url)
         if self._header_bytes > MAX_HEADER_BYTES:
             self._refuse(431, b"the headers are too large")
@@ -268,19 +261,19 @@ class HttpProtocol(asyncio.Protocol):
         name = name.lower()
         if value[-1:] in _BLANK:  # httptools leaves it at the end
             value = value.strip(b" \t")
-        self._fields.append((name, value))
-        self._fields.by_name[name] = value
+        self.fields.append((name, value))
+        self.fields.by_name[name] = value
 
     def on_headers_complete(self) -> None:
         self._has_head = True
-        self._owes_continue = b"expect" in self._fields.by_name
-        if self._current is None:
+        self.owes_continue = b"expect" in self.fields.by_name
+        if self._current is None and not self._queue:
             self._continue()
 
     def _continue(self) -> None:
         """Have a client that waits for it send the body, once all before is answered."""
-        if self._owes_continue and self._transport is not None:
-            self._owes_continue = False
+        if self.owes_continue and self._transport is not None:
+            self.owes_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
@@ -293,20 +286,20 @@ class HttpProtocol(asyncio.Protocol):
             self._body = []
 
     def on_message_complete(self) -> None:
-        if self._parser.should_upgrade():
+        if self._parser.is_upgrading:
             return  # the parser takes the body for what comes after the upgrade
         self._begun = 0.0
         scope = {**self._base, **self._scope()}
         parts, self._body = self._body, []
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         exchange = AsgiExchange(self, scope, body if self._body_size <= self.max_body else None)
-        exchange.keep_alive = self._parser.should_keep_alive()
+        exchange.keep_alive = self._parser.keeps_alive
         self._last_scope = scope if exchange.keep_alive else None
         self._take(exchange)
 
     def _take(self, exchange: AsgiExchange) -> None:
         """Start a complete request, or queue it behind the current one."""
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._is_refused:
             return
         if self._current is None and not self._paused:
             exchange.keep_alive = exchange.keep_alive and self._keep_alive
@@ -320,15 +313,15 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _scope(self) -> dict[str, Any]:
-        raw, _, query = self._url.partition(b"?")
+        raw, _, query = self.url.partition(b"?")
         path = raw.decode("latin-1")
         return {
-            "http_version": self._parser.get_http_version(),
-            "method": self._parser.get_method().decode("ascii"),
+            "http_version": self._parser.version,
+            "method": self._parser.method,
             "path": unquote(path) if "%" in path else path,
             "raw_path": raw,
             "query_string": query,
-            "headers": self._fields,
+            "headers": self.fields,
         }
 
     # -- responses
@@ -376,7 +369,8 @@ class HttpProtocol(asyncio.Protocol):
         elif self._queue and not self._paused:  # a client that does not read gets no more done
             self._next()
         elif self._begun:
-            self._continue()
+            if not self._queue:
+                self._continue()
             self._watch()
 
     def _next(self) -> None:
@@ -393,7 +387,8 @@ class HttpProtocol(asyncio.Protocol):
         """Answer a request that cannot be handed to the app, and close the connection."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._current is None:
+        self._keep_alive, self._is_refused = False, True
+        if self._current is None:  # else that is answered first
             head = b"%bcontent-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self._transport.write(head % (STATUS[status], len(words)) + words)
-        self._transport.close()
+            self._transport.close()
