@@ -77,7 +77,7 @@ class Recordable(Protocol):
 
     @property
     def shared(self) -> object | None:
-        """What its row has in common with all rows of which this is the same object, if any."""
+        """What its row has in common with all rows that have the same; None if that is nothing."""
         ...
 
     def encode(
@@ -227,8 +227,8 @@ class AuditBatch:
         self._tags: list[bytes] = []
         self._times: list[float] = []
         self._keys: set[TermKey] = set()
-        self._places: dict[int, int] = {}
-        """Where the first of the rows is that share something, by the id of that."""
+        self._places: dict[object, int] = {}
+        """Where the first of the rows is that share something, by that."""
         self._correlations: list[str] = []
         self._intents: list[tuple[int, str]] = []
         """The rows that open or close an intent."""
@@ -313,7 +313,7 @@ class AuditBatch:
         is_harmless = _are_harmless(entries)
         for seq, given in enumerate(entries, self._first + done):
             at, shared = given.at, given.shared
-            like = None if shared is None else places.get(id(shared))
+            like = None if shared is None else places.get(shared)
             try:
                 line, key, correlation, intent = given.encode(writer, seq, is_harmless, like)
             except Exception:  # whatever a caller put into it: the row must be written
@@ -326,7 +326,7 @@ class AuditBatch:
             if like is None:
                 keys.add(key)
                 if shared is not None:
-                    places[id(shared)] = seq - self._first
+                    places[shared] = seq - self._first
             if correlation is not None:
                 self._correlations.append(correlation)
             if intent is not None:

@@ -31,7 +31,7 @@ _MAX_SUBJECTS: Final = 1_000
 _join = b"".join
 
 
-class _Subject(msgspec.Struct, frozen=True):
+class _Subject(msgspec.Struct, frozen=True, eq=False):
     """Who called what, by which rule: fields of a row that stand together, encoded."""
 
     who: Raw
@@ -76,8 +76,10 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
     digest: str | None
     """That of its arguments."""
     result: Raw | bytes
-    labels: _Labels | None = None
+    labels: _Labels | None
     """None for a plain call."""
+    shared: _Subject | None
+    """The subject of a plain call, whose row may be a SimilarRow."""
 
     @property
     def server_id(self) -> str | None:
@@ -94,10 +96,6 @@ class CallRow(msgspec.Struct, frozen=True, gc=False):
     @property
     def closes(self) -> str | None:
         return None if self.labels is None else self.labels.intent
-
-    @property
-    def shared(self) -> _Subject | None:
-        return self.subject if self.labels is None else None
 
     def encode(
         self, writer: str, seq: int, is_harmless: bool = False, like: int | None = None
@@ -185,8 +183,9 @@ def make_row(ended: CallEnded, at: float) -> CallRow:
             carried.ticket_id,
             carried.task_id,
         )
+    shared = subject if labels is None else None
     return CallRow(
-        subject, at, ended.seconds, ended.correlation_id, digest, outcome.payload, labels
+        subject, at, ended.seconds, ended.correlation_id, digest, outcome.payload, labels, shared
     )
 
 

@@ -66,7 +66,6 @@ HANDSHAKE_CALLS: Final = frozenset(ALL_METHODS) - OF_TASKS
 STATELESS_CALLS: Final = frozenset(ALL_METHODS) - SUBSCRIBING
 """What stateless clients may call; they subscribe by ``subscriptions/listen``."""
 
-_join = b"".join
 MAX_CACHED_ROUTES: Final = 4096
 MAX_CACHED_NAME: Final = 256
 """A longer name is looked up each time."""
@@ -122,18 +121,6 @@ class RouteCache(dict[tuple[Spelling, Scope, str, bytes], CachedRoute]):
 
     Keyed by all that a look-up depends on: spelling, Scope, method, and the bytes of the name.
     """
-
-    def look_up(
-        self,
-        catalog: Catalog,
-        spelling: Spelling,
-        scope: Scope,
-        method: str,
-        params: dict[str, Raw],
-    ) -> CachedRoute:
-        """Look up what a request with a name is for; find it where it was not asked for before."""
-        found = self.get((spelling, scope, method, _join((params["name"],))))
-        return found or self.find(catalog, spelling, scope, method, params)
 
     def find(
         self,

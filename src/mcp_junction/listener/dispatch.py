@@ -8,6 +8,7 @@ ReplyChannel.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from msgspec import Raw
 
@@ -48,6 +49,7 @@ from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.outcome import RESULT
 
 _Handler = Callable[[Session, bytes, Frame], ReplyOrLater]
+_join: Final = b"".join  # ``frames.octets``, for the name of every call
 
 
 class Dispatcher:
@@ -181,9 +183,10 @@ class Dispatcher:
                 carried = accept(params, reply.headers)
             method, snapshot, token, route = frame.method, self._backend.snapshot, None, None
             if method in NAMED and "name" in params:
-                found = snapshot.route_cache.look_up(
-                    snapshot.catalog, session.spelling, session.scope, method, params
-                )
+                spelling, scope, cache = session.spelling, session.scope, snapshot.route_cache
+                found = cache.get((spelling, scope, method, _join((params["name"],))))
+                if found is None:
+                    found = cache.find(snapshot.catalog, spelling, scope, method, params)
                 target, route = found.address, found.route
             else:
                 target = address(method, params)

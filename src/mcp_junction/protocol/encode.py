@@ -53,7 +53,10 @@ def request(frame_id: Payload, method: str, params: Payload = b"") -> bytes:
         params,
         b"}\n",
     )
-    return _ensure_line(b"".join(parts))
+    frame = b"".join(parts)
+    if frame.index(b"\n") == len(frame) - 1 and _RETURN not in frame:
+        return frame
+    return _ensure_line(frame)
 
 
 def _name(method: str) -> bytes:
@@ -74,9 +77,10 @@ def notification(method: str, params: Payload = b"") -> bytes:
 
 def result(frame_id: Payload, payload: Payload) -> bytes:
     """Encode a result. ``frame_id`` and ``payload`` are JSON already."""
-    return _ensure_line(
-        b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))
-    )
+    frame = b"".join((b'{"jsonrpc":"2.0","id":', frame_id, b',"result":', payload, b"}\n"))
+    if frame.index(b"\n") == len(frame) - 1 and _RETURN not in frame:
+        return frame  # as nearly always: this is on the way of every call
+    return _ensure_line(frame)
 
 
 def result_with_head(frame_id: Payload, members: bytes, payload: bytes) -> bytes:
