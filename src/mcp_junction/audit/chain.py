@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
@@ -212,20 +213,27 @@ class AuditBatch:
     Entries can be added until it is sealed; seal it before beginning another. The page is made
     once, however often storing it is tried. An entry that cannot be encoded becomes a row that
     says so.
+
+    What is encoded is joined, and its entries let go of, a few rows at a time: to free those of a
+    thousand rows at once would hold calls up for half a millisecond.
     """
 
     __slots__ = (
-        "_chain", "_correlations", "_entries", "_first", "_intents", "_keys", "_lines", "_places",
-        "_sealed", "_tag", "_tags", "_times", "durable", "waiters",
+        "_chain", "_correlations", "_encoded", "_entries", "_first", "_first_at", "_intents",
+        "_keys", "_last_at", "_lines", "_places", "_sealed", "_tag", "_tags", "durable", "waiters",
     )  # fmt: skip
 
     def __init__(self, chain: Chain, entries: Iterable[Recordable] = ()) -> None:
         self._chain = chain
         self._entries = list(entries)
+        """Those that are not encoded yet."""
+        self._encoded = 0
+        """How many are."""
         self._first = chain.seq + 1
         self._lines: list[bytes] = []
+        """The lines of rows that were encoded together, joined; so are their tags."""
         self._tags: list[bytes] = []
-        self._times: list[float] = []
+        self._first_at, self._last_at = math.inf, -math.inf
         self._keys: set[TermKey] = set()
         self._places: dict[object, int] = {}
         """Where the first of the rows is that share something, by that."""
@@ -238,7 +246,7 @@ class AuditBatch:
         self.durable = False
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return self._encoded + len(self._entries)
 
     def add(self, entries: Iterable[Recordable], waiters: Sequence[IntentWaiter] = ()) -> None:
         """Add entries; ``waiters`` wait for rows of this page, by their place in it."""
@@ -258,7 +266,7 @@ class AuditBatch:
         """
         if KNOWN.is_pending:  # rare, and longer than a turn may take
             await asyncio.to_thread(KNOWN.process_pending)
-        rows = max(ROWS_A_TURN, (len(self._entries) - len(self._lines)) // _TURNS)
+        rows = max(ROWS_A_TURN, len(self._entries) // _TURNS)
         while self._encode_rows(rows):  # noqa: ASYNC110 - other tasks run in between
             await asyncio.sleep(0)
 
@@ -270,13 +278,13 @@ class AuditBatch:
         """
         if self._sealed is None:
             self._encode_rows(len(self._entries))
-            chain, first, times = self._chain, self._first, self._times
+            chain, first = self._chain, self._first
             page = AuditPage(
                 chain.writer,
                 first,
-                first + len(self._entries) - 1,
-                float(min(times)),
-                float(max(times)),
+                first + self._encoded - 1,
+                float(self._first_at),
+                float(self._last_at),
                 b"",
                 b"".join(self._tags),
                 b"\n".join(self._lines),
@@ -307,11 +315,14 @@ class AuditBatch:
 
     def _encode_rows(self, count: int) -> bool:
         """Encode the next ``count`` entries; return whether there are more."""
-        writer, lines, tag, keys = self._chain.writer, self._lines, self._tag, self._keys
-        times, tags, places, done = self._times, self._tags, self._places, len(lines)
-        entries = self._entries[done : done + count]
+        entries = self._entries[:count]
+        if not entries:
+            return False
+        del self._entries[:count]
+        writer, tag, keys, places = self._chain.writer, self._tag, self._keys, self._places
+        first, lines, tags, times = self._first, [], [], []
         is_harmless = _are_harmless(entries)
-        for seq, given in enumerate(entries, self._first + done):
+        for seq, given in enumerate(entries, first + self._encoded):
             at, shared = given.at, given.shared
             like = None if shared is None else places.get(shared)
             try:
@@ -326,14 +337,19 @@ class AuditBatch:
             if like is None:
                 keys.add(key)
                 if shared is not None:
-                    places[shared] = seq - self._first
+                    places[shared] = seq - first
             if correlation is not None:
                 self._correlations.append(correlation)
             if intent is not None:
                 self._intents.append((seq, intent))
             tag.update(line)
             tags.append(tag.digest())
-        return len(lines) < len(self._entries)
+        self._encoded += len(entries)
+        self._lines.append(b"\n".join(lines))
+        self._tags.append(b"".join(tags))
+        self._first_at = min(self._first_at, *times)
+        self._last_at = max(self._last_at, *times)
+        return bool(self._entries)
 
 
 def refuse_each(waiters: Sequence[IntentWaiter], error: StoreUnavailable) -> None:
