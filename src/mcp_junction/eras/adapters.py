@@ -80,28 +80,34 @@ class StatelessAdapter:
         self._adapt = self._seal_outcome
 
     def send(self, attempt: Attempt, upstream: Upstream, link: Link) -> Awaitable[Outcome]:
-        params = attempt.params()
-        if attempt.call.resumed_state is not None:
-            params["requestState"] = attempt.call.resumed_state
+        call, params = attempt.call, attempt.params()
+        if call.resumed_state is not None:
+            params["requestState"] = call.resumed_state
         is_local = upstream.definition.transport == "stdio"
         headers = b"" if is_local else headers_for(attempt, upstream)
+        if call.method in OF_TASKS:
+            return self._send_of_task(attempt, link, params, headers)
         return attempt.fly(link, params, headers, self._loop, self._adapt)
+
+    async def _send_of_task(
+        self, attempt: Attempt, link: Link, params: dict[str, Raw], headers: bytes
+    ) -> Outcome:
+        """Send a request about a task, and give the client its own id of it back."""
+        outcome = await attempt.fly(link, params, headers, self._loop)
+        if outcome.kind is not RESULT:
+            return outcome
+        return replace(outcome, payload=_with_client_task(attempt, outcome.payload))
 
     def _seal_outcome(self, attempt: Attempt, outcome: Outcome) -> Outcome:
         """Seal what the client gets to keep: the state of a question, the id of a task."""
-        if outcome.kind is not RESULT:
+        if outcome.kind is not RESULT or attempt.call.method not in ASKING:
             return outcome
-        method, payload = attempt.call.method, outcome.payload
-        if method in ASKING:
-            kind = envelope.result_type(payload)
-            if kind is envelope.COMPLETE:
-                return outcome
-            if kind == envelope.INPUT_REQUIRED:
-                return attempt.finish(self._seal_state(attempt, payload))
-            if kind == envelope.TASK:
-                return replace(outcome, payload=self._seal_task(attempt, payload))
-        elif method in OF_TASKS:
-            return replace(outcome, payload=_with_client_task(attempt, payload))
+        payload = outcome.payload
+        kind = envelope.result_type(payload)
+        if kind == envelope.INPUT_REQUIRED:
+            return attempt.finish(self._seal_state(attempt, payload))
+        if kind == envelope.TASK:
+            return replace(outcome, payload=self._seal_task(attempt, payload))
         return outcome
 
     def _seal_task(self, attempt: Attempt, payload: Raw | bytes) -> Raw | bytes:

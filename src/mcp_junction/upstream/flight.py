@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.policy.principal import Principal
+from mcp_junction.protocol.envelope import COMPLETE, result_type
 from mcp_junction.resilience.failures import Failure
 from mcp_junction.upstream.outcome import RESULT, Delivery, Outcome
 
@@ -114,7 +115,8 @@ class Flight(msgspec.Struct, eq=False):
     adapt: Callable[[Any, Outcome], Outcome] | None = None
     """Adapts its outcome to the era of its caller, which it is given, too; None leaves it.
 
-    It is not asked for results of handshake servers: listeners give them their envelope."""
+    It is not asked for results that are complete, as nearly all are: those of handshake servers
+    always are, and listeners give them their envelope."""
 
     @property
     def delivery(self) -> Delivery:
@@ -140,7 +142,10 @@ class Flight(msgspec.Struct, eq=False):
             self.carrier = None
         if future.done():
             return
-        if self.adapt is not None and (outcome.is_enveloped or outcome.kind is not RESULT):
+        if self.adapt is not None and (
+            outcome.kind is not RESULT
+            or (outcome.is_enveloped and result_type(outcome.payload) is not COMPLETE)
+        ):
             try:
                 outcome = self.adapt(caller, outcome)
             except Exception as error:  # noqa: BLE001 - the call fails, not the link
