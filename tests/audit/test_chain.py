@@ -2,13 +2,14 @@
 
 import hmac
 import json
+import sys
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.audit.chain import Chain, Entry
+from mcp_junction.audit.chain import AuditBatch, Chain, Entry
 from mcp_junction.audit.checkpoints import TAG, Seals
 from mcp_junction.redaction.payloads import digest_params, summarize
 from mcp_junction.store.audit_records import AuditRow
@@ -17,8 +18,8 @@ KEY = bytes(range(32))
 SAME = set(Entry.__struct_fields__) & set(AuditRow.__struct_fields__) - {"detail"}
 
 
-def entry_of(actor: str, **more) -> Entry:
-    return Entry(kind="call", actor=actor, action="x", at=1.0, **more)
+def entry_of(actor: str, at: float = 1.0, **more) -> Entry:
+    return Entry(kind="call", actor=actor, action="x", at=at, **more)
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300), st.binary(min_size=1, max_size=64))
@@ -132,6 +133,19 @@ def test_an_entry_that_waits_for_the_store_holds_nothing_long_and_its_row_is_the
     held = [value for value in msgspec.structs.astuple(entry) if isinstance(value, bytes | str)]
     assert sum(map(len, held)) < 2_000
     assert Chain(KEY, "w").extend([entry]).page.body == line
+
+
+@pytest.mark.req("R-MEMORY")
+def test_a_page_that_is_made_piece_by_piece_lets_go_of_what_is_encoded_and_is_the_same():
+    entries = [entry_of(f"a{n}", at=float(n % 3), result=b"[%d]" % n) for n in range(9)]
+    whole = Chain(KEY, "w").extend([msgspec.structs.replace(one) for one in entries]).page
+    batch, held = AuditBatch(Chain(KEY, "w")), entries[0]
+    alone = sys.getrefcount(held)
+    while entries:
+        batch.add([entries.pop(0) for _ in range(3)])
+        batch.encode_now()
+    assert sys.getrefcount(held) == alone - 1  # its list is gone, and the page has none
+    assert (len(batch), batch.seal().page) == (9, whole)
 
 
 def test_a_name_that_no_database_takes_is_mended_every_time():
