@@ -494,6 +494,41 @@ async def test_a_decision_is_explained_with_what_would_change_it(closed):
         assert (answer.status_code, answer.json()["error"]["type"]) == (404, kind)
 
 
+async def test_what_the_local_owner_may_is_explained_by_its_grant(gateway):
+    served = await gateway(only=("admin",))
+    await served.register("peer")
+    told = await explain(served, agent="local-owner")
+    assert (told["decision"], told["rule"]) == ("ALLOW", "grant:owner")
+    assert (told["token_required"], told["would_pass_if"]) == (False, [])
+    await served.client().patch(f"{MCP}/tools/peer/echo", json={"risk": "high", "enabled": False})
+    told = await explain(served, agent="local-owner")
+    assert (told["decision"], told["token_required"]) == ("ALLOW", False)
+    assert told["would_pass_if"] == ["the tool is enabled again; now it is not: disabled"]
+    await served.ring.create(Role.AGENT, "local-owner", "test")
+    told = await explain(served, agent="local-owner")
+    assert (told["decision"], told["rule"]) == ("DENY", "default")
+    assert "--owner-without-key" in told["would_pass_if"][-1]
+
+
+async def test_an_agent_that_has_the_owners_id_is_told_nothing_of_the_owner(gateway):
+    served = await gateway(only=("admin",))
+    await served.register("peer")
+    _, served.keys["agent"] = await served.ring.create(Role.AGENT, "local-owner", "test")
+    served.context.has_owner = lambda: True  # as with `serve --owner-without-key`
+    assert (await explain(served, agent="local-owner"))["rule"] == "grant:owner"
+    told = await explain(served, role="agent", agent="local-owner")
+    assert (told["decision"], told["rule"]) == ("DENY", "default")
+    assert "owner-without-key" not in str(told)
+
+
+async def test_a_grant_is_explained_with_the_name_of_its_server(closed):
+    given = await grant(closed)
+    told = await explain(closed)
+    assert told["reason"] == f"grant {given['id']} (granted): 'echo' on server 'peer'"
+    await grant(closed, server_id="*", tool="hold")
+    assert (await explain(closed, "hold"))["reason"].endswith("'hold' on every server")
+
+
 async def test_to_an_agent_a_hidden_tool_is_explained_like_one_that_is_not_there(closed):
     await grant(closed)
     assert (await explain(closed, role="agent"))["decision"] == "ALLOW"

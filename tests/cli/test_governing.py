@@ -164,6 +164,9 @@ def test_explain_says_what_is_decided_why_and_what_would_help(ask, ask_json, age
     ask("grants", "add", name, "clock.now")
     assert ask("explain", name, "clock.now").stdout.startswith("ALLOW by grant:")
     assert ask_json("explain", name, "clock.now")["decision"] == "ALLOW"
+    allowed = ask("explain", name, "clock.now", '{"timezone": 3}').stdout
+    assert "'now' on server 'clock'" in allowed
+    assert "It is allowed, but may fail unless:\n  - the arguments fit the schema" in allowed
 
 
 def test_a_condition_is_granted_shown_and_explained(ask, ask_json, agent):

@@ -198,7 +198,7 @@ def reasons(decision: PolicyDecision, some: GrantSet, target: CallTarget) -> lis
     assert (found.decision, found.rule, found.reason) == (
         decision.word,
         decision.rule,
-        decision.reason,
+        decision.reason.replace("server 's1'", "server 'files'"),
     )
     return list(found.would_pass_if)
 

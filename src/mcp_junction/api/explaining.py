@@ -38,14 +38,25 @@ from mcp_junction.governance.schemas import SchemaCache
 from mcp_junction.policy.arguments import Arguments, pick, read_arguments
 from mcp_junction.policy.cel_syntax import find_reads, parse_condition
 from mcp_junction.policy.decision import NO_GRANT, CallTarget
-from mcp_junction.policy.explanation import ExplainedCondition, PastCalls, simulate
+from mcp_junction.policy.explanation import (
+    ExplainedCondition,
+    PastCalls,
+    explain_owner,
+    simulate,
+)
 from mcp_junction.policy.grant_set import GrantSet
+from mcp_junction.policy.grants import OWNER_GRANT
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.policy.risk import NO_RISK, assess
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.registry.known_tools import KnownTool
 from mcp_junction.store.audit_records import AuditQuery, AuditRow
 from mcp_junction.web.routing import Router, post
+
+_NO_OWNER: Final = (
+    "/mcp lets the owner of this machine in without a key; start it again with:"
+    " mcp-junction serve --owner-without-key"
+)
 
 
 @post(
@@ -89,9 +100,11 @@ async def _explain_call(
         )
         if is_agent and told.rule == NO_GRANT:
             told, tool = unknown, None
+    if not is_agent and agent_id == OWNER_GRANT.agent_id and context.has_owner():
+        told = explain_owner(target, now)
     conditions = list(told.would_pass_if)
-    if not is_agent and told.rule == NO_GRANT and context.claim_grants is not None:
-        conditions += context.claim_grants.find_conditions(agent_id, target)
+    if not is_agent and told.rule == NO_GRANT:
+        conditions += _find_other_grants(context, agent_id, target)
     if tool is not None and asked.params is not None:
         conditions += await asyncio.to_thread(_check_params, tool, asked.params)
     return DecisionExplained(
@@ -103,6 +116,16 @@ async def _explain_call(
         conditions,
         [_explain_condition(one, asked.params or {}) for one in told.conditions],
     )
+
+
+def _find_other_grants(context: Context, agent_id: str, target: CallTarget) -> list[str]:
+    """Say what beside a stored grant would allow a call: an access token, or being the owner."""
+    found = []
+    if context.claim_grants is not None:
+        found += context.claim_grants.find_conditions(agent_id, target)
+    if agent_id == OWNER_GRANT.agent_id:
+        found.append(_NO_OWNER)
+    return found
 
 
 class _AskedCall:

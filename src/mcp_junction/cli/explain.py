@@ -59,6 +59,7 @@ def _print(found: dict[str, Any]) -> None:
         for part in one["parts"]:
             console.print(f"  {escape(printable(part['text']))}  →  {escape(part['value'])}")
     if found["would_pass_if"]:
-        console.print("It would pass if:")
+        is_allowed = found["decision"] == "ALLOW"
+        console.print(f"It {'is allowed, but may fail unless' if is_allowed else 'would pass if'}:")
         for one in found["would_pass_if"]:
             console.print(f"  - {escape(printable(one))}")

@@ -120,7 +120,7 @@ def decide_by_role(principal: Principal, named: str | None) -> PolicyDecision | 
     if not acting.has_all:
         return acting
     if acting.id == OWNER_GRANT.agent_id and principal.role is _OWNER:
-        return _OWNER_DECISION
+        return OWNER_DECISION
     return PolicyDecision(
         True, ROLE_RULE, "an administrator that calls as itself may call everything", acting.id
     )
@@ -154,7 +154,7 @@ def decide_by_grants(
         return PolicyDecision(
             True,
             _rule(live[0]),
-            _describe(live[0]),
+            describe_grant(live[0]),
             grants.agent_id,
             grants=live,
             valid_until=until,
@@ -270,7 +270,7 @@ def _decide_high_risk(
     return PolicyDecision(
         True,
         _rule(grant),
-        _describe(grant),
+        describe_grant(grant),
         agent_id,
         token_required=grant.token_mode is not NONE,
         grants=tuple(g for g, _ in chosen),
@@ -281,7 +281,7 @@ def _decide_high_risk(
 
 
 _OWNER: Final = Role.OWNER
-_OWNER_DECISION: Final = PolicyDecision(
+OWNER_DECISION: Final = PolicyDecision(
     True,
     f"grant:{OWNER_GRANT.id}",
     OWNER_GRANT.note,
@@ -294,8 +294,11 @@ def _rule(grant: Grant) -> str:
     return f"grant:{grant.id}"
 
 
-def _describe(grant: Grant) -> str:
-    return f"grant {grant.id} ({grant.source}): {grant.tool_name!r} on server {grant.server_id!r}"
+def describe_grant(grant: Grant, server_name: str = "") -> str:
+    """Describe what a grant allows; ``server_name`` is how people call its server."""
+    server = server_name or grant.server_id
+    where = "every server" if grant.server_id == ANY else f"server {server!r}"
+    return f"grant {grant.id} ({grant.source}): {grant.tool_name!r} on {where}"
 
 
 def covers(grant: Grant, target: CallTarget) -> bool:

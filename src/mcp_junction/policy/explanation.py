@@ -15,10 +15,12 @@ import msgspec
 from mcp_junction.policy.conditions import CallReader, PartValue
 from mcp_junction.policy.decision import (
     NO_GRANT,
+    OWNER_DECISION,
     CallTarget,
     ConditionSubject,
     PolicyDecision,
     covers,
+    describe_grant,
 )
 from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.grants import RESOURCES, is_evasive_uri
@@ -56,7 +58,9 @@ def explain(
     call: CallReader | None = None,
 ) -> Explanation:
     """Explain a decision about ``agent_id``; ``server_name`` is how people call the server."""
-    conditions: list[str] = []
+    conditions, reason = list[str](), decision.reason
+    if decision.grants and decision is not OWNER_DECISION:
+        reason = describe_grant(decision.grants[0], server_name)
     met = tuple(_explain_conditions(grants, target, call, now))
     if decision.rule == NO_GRANT:
         conditions += _missing_grant(grants, target, now, agent_id, server_name or target.server_id)
@@ -69,12 +73,18 @@ def explain(
     return Explanation(
         decision.word,
         decision.rule,
-        decision.reason,
+        reason,
         decision.cached,
         decision.token_required,
         tuple(conditions),
         met,
     )
+
+
+def explain_owner(target: CallTarget, now: float) -> Explanation:
+    """Explain that the local owner may call anything that can be called."""
+    owner = OWNER_DECISION.agent_id
+    return explain(OWNER_DECISION, GrantSet(owner), target, now, agent_id=owner)
 
 
 def _explain_conditions(
