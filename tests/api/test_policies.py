@@ -149,6 +149,51 @@ SENSELESS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"tool_name": "ecko"}, "no known tool of 'peer' is named 'ecko' (near: echo)"),
+        ({"tool_name": "zz*"}, "no known tool of 'peer' fits 'zz*'"),
+        ({"tool_name": "qwxyz", "server_id": "*"}, "no known tool of any server is named 'qwxyz'"),
+        ({"tool_name": "*", "when": "false"}, "no call of agent 'the-agent' can meet its cond"),
+        ({"tool_name": "e*", "when": '"true"'}, "can meet its condition"),
+        ({"tool_name": "echo", "when": "args.x == 1 && 1 > 2"}, "can meet its condition"),
+        ({"tool_name": "echo", "when": 'agent.id == "other"'}, "can meet its condition"),
+        ({"tool_name": "echo", "when": 'tool.name == "hold"'}, "can meet its condition"),
+    ],
+)
+async def test_a_grant_that_may_let_nothing_pass_is_given_with_a_warning(closed, terms, words):
+    given = await grant(closed, **terms)
+    (warning,) = given.pop("warnings")
+    assert words in warning
+    (kept,) = (await closed.client().get(f"{MCP}/policies/the-agent")).json()
+    assert kept.items() <= {**given, "token_expires_at": kept["token_expires_at"]}.items()
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"tool_name": "echo"},
+        {"tool_name": "ec?o", "server_id": "*"},
+        {"tool_name": "*"},
+        {"tool_name": "unknown", "kinds": ["prompts"]},
+        {"tool_name": "e*", "when": 'tool.name == "echo"'},
+        {"tool_name": "echo", "when": 'args.x == "false" || false'},
+        {"tool_name": "echo", "when": 'tool.risk == "high"'},
+    ],
+)
+async def test_a_grant_that_may_let_something_pass_is_given_without_a_warning(closed, terms):
+    assert "warnings" not in await grant(closed, **terms)
+
+
+async def test_declared_tools_that_are_not_known_are_bound_with_a_warning(closed):
+    body = {"agent_id": "new", "declared_tools": ["peer:echo", "peer:ecko"]}
+    made = (await closed.client().post(f"{MCP}/agents", json=body)).json()
+    warned = {one["tool_name"]: one.get("warnings") for one in made["bound"]}
+    assert warned["echo"] is None
+    assert "(near: echo)" in warned["ecko"][0]
+
+
 async def test_what_makes_no_sense_is_refused_and_nothing_is_granted(gateway):
     served = await gateway(grants=False)
     for body, status, kind, words in SENSELESS:

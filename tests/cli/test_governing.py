@@ -80,6 +80,19 @@ def test_a_token_is_shown_where_a_tool_may_need_it_and_why(ask, agent, pattern, 
     assert why in said
 
 
+def test_a_grant_of_a_tool_that_is_not_known_is_given_with_a_warning(ask, agent):
+    name, _ = agent
+    said = ask("grants", "add", name, "clock.now", "clock.nwo")
+    assert said.stdout.count("Grant ") == 2
+    assert said.stderr.count("warning: ") == 1
+    assert "no known tool of 'clock' is named 'nwo' (near: now)" in said.stderr
+    said = ask("grants", "add", name, "clock.nwo", "--when", "false", "--json")
+    (made,) = json.loads(said.stdout)
+    assert [f"warning: {words}" for words in made["warnings"]] == said.stderr.splitlines()
+    said = ask("agents", "add", "declaring", "--tool", "clock:nwo")
+    assert "warning: no known tool of 'clock'" in said.stderr
+
+
 def test_a_grant_has_the_terms_that_it_was_given(ask_json, agent):
     name, _ = agent
     terms = ["--kinds", "prompts,tools", "--token-mode", "present", "--ttl", "5m"]

@@ -47,6 +47,20 @@ def test_what_is_set_holds_until_it_is_unset(ask):
     )
 
 
+def test_settings_that_name_no_known_tool_are_set_with_a_warning(ask):
+    said = ask("set", "clock.nwo", "enabled=false")
+    assert "false" in said.stdout
+    assert "warning: no known tool of 'clock' is named 'nwo' (near: now)" in said.stderr
+    said = ask("set", "clock.now", "fallbacks=notes.x", "--json")
+    (warning,) = json.loads(said.stdout)["warnings"]
+    assert warning == "no known tool of 'notes' is named 'x'; as a fallback it is passed over"
+    assert warning in said.stderr
+    for words in (("clock.nwo", "enabled="), ("clock.now", "fallbacks=")):
+        said = ask("set", *words)
+        assert "Nothing is set" in said.stdout
+        assert "warning" not in said.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

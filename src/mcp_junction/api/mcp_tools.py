@@ -21,6 +21,7 @@ from mcp_junction.api.conventions import (
     mcp_error_responses,
     respond_with_page,
 )
+from mcp_junction.api.policy_warnings import find_setting_warnings
 from mcp_junction.api.requests import Ref
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -77,6 +78,15 @@ class ToolSettingsShown(msgspec.Struct):
     timeout_ms: int | None
     fallbacks: list[ToolFallback]
     versions: str | None
+
+
+class ToolSettingsChanged(ToolSettingsShown):
+    """What holds for a tool after a change."""
+
+    warnings: Annotated[
+        list[str] | UnsetType,
+        Meta(description="Tools that it names and that are not known: it is set all the same."),
+    ] = UNSET
 
 
 class SchemaDiagnostic(msgspec.Struct):
@@ -216,7 +226,7 @@ async def change_mcp_tool(
     server_id: ServerRef,
     tool_name: ToolPath,
     body: ToolSettingsChange,
-) -> ToolSettingsShown:
+) -> ToolSettingsChanged:
     changes = {
         name: msgspec.to_builtins(found)
         for name in SETTABLE
@@ -226,7 +236,8 @@ async def change_mcp_tool(
     setting = await administration.change(
         server_id, tool_name.removeprefix("/"), changes, caller(request)
     )
-    return _show_settings(context, setting)
+    shown = msgspec.structs.asdict(_show_settings(context, setting))
+    return ToolSettingsChanged(**shown, warnings=find_setting_warnings(context, setting) or UNSET)
 
 
 async def _list_visible(

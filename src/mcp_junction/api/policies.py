@@ -9,6 +9,7 @@ import time
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET
 
 from mcp_junction.api.conventions import (
     DEFAULT_LIMIT,
@@ -31,9 +32,11 @@ from mcp_junction.api.policy_models import (
     given_model,
     grant_model,
 )
+from mcp_junction.api.policy_warnings import find_grant_warnings
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.errors import NotPermitted, RequestError
+from mcp_junction.governance.policy_admin import IssuedGrant
 from mcp_junction.policy.grants import OWNER_GRANT, Grant
 from mcp_junction.policy.principal import (
     Principal,
@@ -76,10 +79,17 @@ async def give_grant(
     policies = context.policies
     issued = await policies.grant(body.to_grant(policies.token_ttl), caller(request))
     return Response(
-        given_model(issued, context.server_names, time.time()),
+        await _show_given(context, issued),
         status_code=201,
         headers={"location": f"/api/v1/mcp/policies/{issued.grant.id}"},
     )
+
+
+async def _show_given(context: Context, issued: IssuedGrant) -> GivenPolicyGrant:
+    """Show a grant that was given, with its token and what may be wrong with it."""
+    shown = given_model(issued, context.server_names, time.time())
+    shown.warnings = await find_grant_warnings(context, issued.grant) or UNSET
+    return shown
 
 
 @get(
@@ -217,9 +227,8 @@ async def register_agent(
     bound = await context.policies.bind_agent(
         body.agent_id, body.agent_type, body.declared_tools, by
     )
-    now, names = time.time(), context.server_names
     agent = agent_model(bound.agent, _count_grants(context, bound.agent))
-    given = [given_model(one, names, now) for one in bound.grants]
+    given = [await _show_given(context, one) for one in bound.grants]
     shown = RegisteredAgent(**msgspec.structs.asdict(agent), bound=given)
     if body.create_key:
         key, shown.key = await context.make_key(Role.AGENT, body.agent_id, by)

@@ -160,6 +160,10 @@ class GivenPolicyGrant(PolicyGrant):
         str | None,
         Meta(description="Shown once.", examples=["jtk_0a1b2c3d4e5f6071_…"]),
     ] = None
+    warnings: Annotated[
+        list[str] | UnsetType,
+        Meta(description="Why it may let nothing pass: it is given all the same."),
+    ] = UNSET
 
 
 class AgentRegistration(msgspec.Struct, forbid_unknown_fields=True):

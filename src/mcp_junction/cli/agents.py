@@ -7,7 +7,13 @@ import sys
 from typing import Any, Final
 
 from mcp_junction.cli.options import action, make_parser, option
-from mcp_junction.cli.printing import print_message, print_table, print_value, printable
+from mcp_junction.cli.printing import (
+    print_message,
+    print_table,
+    print_value,
+    print_warnings,
+    printable,
+)
 from mcp_junction.cli.remote import ServiceClient, path_to, run_action
 from mcp_junction.cli.values import format_moment, name_target
 
@@ -53,6 +59,8 @@ def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
             "create_key": args.make_key,
         },
     )
+    for one in made["bound"]:
+        print_warnings(one)
     return print_value(args, made, _print_made)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from mcp_junction.cli.options import action, make_parser, option
-from mcp_junction.cli.printing import do_each, print_json, print_table, printable
+from mcp_junction.cli.printing import do_each, print_json, print_table, print_warnings, printable
 from mcp_junction.cli.remote import ServiceClient, path_to, run_action
 from mcp_junction.cli.values import (
     format_moment,
@@ -139,6 +139,8 @@ def _print_simulation(args: argparse.Namespace, found: dict[str, Any]) -> None:
 def _print_given(
     args: argparse.Namespace, made: list[dict[str, Any]], remote: ServiceClient
 ) -> None:
+    for one in made:
+        print_warnings(one)
     if args.json and made:
         print_json(made)
         return

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -51,6 +51,12 @@ def print_value(args: argparse.Namespace, value: T, show: Callable[[T], object])
 def print_message(args: argparse.Namespace, value: Any, *lines: str) -> int:
     """Print a value with ``--json``, else some lines about it; return exit code 0."""
     return print_value(args, value, lambda _: print(*lines, sep="\n"))
+
+
+def print_warnings(answer: Mapping[str, Any]) -> None:
+    """Print what may be wrong with what was done to stderr, with ``--json`` too."""
+    for words in answer.get("warnings", ()):
+        print(f"warning: {printable(words)}", file=sys.stderr)
 
 
 def do_each(

@@ -13,6 +13,7 @@ from mcp_junction.cli.printing import (
     print_message,
     print_table,
     print_value,
+    print_warnings,
     printable,
 )
 from mcp_junction.cli.remote import SERVERS, ServiceClient, path_to, run_action
@@ -117,7 +118,9 @@ def _show(args: argparse.Namespace, remote: ServiceClient) -> int:
 def _set(args: argparse.Namespace, remote: ServiceClient) -> int:
     path = _setting_path(args, remote)
     found = remote.patch(path, dict(_read_pair(pair, remote) for pair in args.pairs))
-    rows = [(name, _write(value)) for name, value in found.items() if _is_set(value)]
+    print_warnings(found)
+    chosen = {name: value for name, value in found.items() if name in _SETTABLE}
+    rows = [(name, _write(value)) for name, value in chosen.items() if _is_set(value)]
     return print_table(args, found, (args.name, ""), rows, f"Nothing is set for {args.name}.")
 
 
