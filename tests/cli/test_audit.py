@@ -72,6 +72,7 @@ def test_following_shows_what_is_done_from_now_on(run, key, tmp_path):
 
 
 def test_before_anything_was_done_there_is_nothing_to_show(run):
+    run("keys", "list")  # so that there is a store
     assert "There are no rows yet." in run("audit", "tail")
     assert "0 rows in 0 chains: sound" in run("audit", "verify")
 
@@ -102,9 +103,22 @@ def test_exported_checkpoints_show_a_tail_that_was_cut(run, key, tmp_path):
 
 
 def test_files_that_cannot_be_used_are_named(run, tmp_path):
+    run("keys", "list")  # so that there is a store
     missing = str(tmp_path / "no" / "file")
     assert f"--output {missing}" in run("audit", "export", "--output", missing, status=2)
     assert "--checkpoints" in run("audit", "verify", "--checkpoints", missing, status=2)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("audit", "verify"), ("audit", "tail"), ("audit", "export"), ("vault", "status")],
+    ids=" ".join,
+)
+def test_a_store_that_is_not_there_is_not_called_sound_and_not_made(run, tmp_path, words):
+    said = run(*words, status=2)
+    assert f"there is no store at {tmp_path / 'junction.db'}" in said
+    assert "--data-dir or --store" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_every_command_takes_the_url_of_a_store(
@@ -114,7 +128,7 @@ async def test_every_command_takes_the_url_of_a_store(
     run("keys", "create", "--role", "agent", "--store", url)
     assert len(lines(run("audit", "tail", "--json", "--store", url))) == 3
     assert run("audit", "verify", "--store", url).startswith("3 rows")
-    assert "There are no rows yet." in run("audit", "tail")
+    assert "there is no store" in run("audit", "tail", status=2)
     assert "does not serve us" in run(
         "audit", "tail", "--store", "postgresql://x@127.0.0.1:1/x", status=1
     )

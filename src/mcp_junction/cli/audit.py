@@ -81,7 +81,7 @@ def _read_count(text: str) -> int:
 
 
 async def _with_store(args: argparse.Namespace) -> int:
-    async with open_storage(args) as storage:
+    async with open_storage(args, must_exist=True) as storage:
         code: int = await args.act(args, storage)
         return code
 

@@ -14,6 +14,7 @@ from mcp_junction.audit.log import AuditLog
 from mcp_junction.cli.environment import hidden_values, variables
 from mcp_junction.cli.options import data_dir, read_service_dotenv
 from mcp_junction.config.variables import is_own_variable, is_secret_variable
+from mcp_junction.errors import UsageError
 from mcp_junction.redaction.texts import KNOWN
 from mcp_junction.store.store import Store, default_url, hold_serving_lock, open_store, sqlite_file
 from mcp_junction.vault.key_file import KeyFile
@@ -46,16 +47,19 @@ class Storage(NamedTuple):
 
 @asynccontextmanager
 async def open_storage(
-    args: argparse.Namespace, *, serving: bool = False
+    args: argparse.Namespace, *, serving: bool = False, must_exist: bool = False
 ) -> AsyncIterator[Storage]:
     """Open the store that the options, or else the environment or ``.env``, name.
 
-    ``serving``: take the serving lock. Raises UsageError when another process has it.
+    ``serving``: take the serving lock. Raises UsageError when another process has it, and where
+    there is no store that ``must_exist``; any other is made.
     """
     folder, dotenv = data_dir(args), read_service_dotenv(args)
     environ = {**dotenv, **variables()}
     url = args.store or environ.get("JUNCTION_STORE") or default_url(folder)
     url = _add_password(url, environ.get("PGPASSWORD"))
+    if must_exist:
+        _check_existence(url)
     key_file = KeyFile(environ, folder)
     keys = key_file.read()
     vault = Vault(keys.active, keys.retired, key_file)
@@ -66,6 +70,13 @@ async def open_storage(
     with hold_serving_lock(file) if file is not None else nullcontext():
         async with await open_store(url, vault) as store:
             yield Storage(store, vault, folder, key_file)
+
+
+def _check_existence(url: str) -> None:
+    """Raise UsageError where a store would have to be made first."""
+    file = sqlite_file(url)
+    if file is not None and not file.exists():
+        raise UsageError(f"there is no store at {file}; name yours with --data-dir or --store")
 
 
 def _secrets_of(dotenv: dict[str, str]) -> Iterator[str]:

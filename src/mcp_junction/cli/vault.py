@@ -52,7 +52,7 @@ def run(argv: list[str]) -> int:
 
 
 async def _status(args: argparse.Namespace) -> int:
-    async with open_storage(args) as storage:
+    async with open_storage(args, must_exist=True) as storage:
         found = await storage.store.protected.count()
         users = await storage.store.vault_users.alive()
         vault = storage.vault
@@ -79,7 +79,7 @@ async def _status(args: argparse.Namespace) -> int:
 
 
 async def _rotate(args: argparse.Namespace) -> int:
-    async with open_storage(args) as storage:
+    async with open_storage(args, must_exist=True) as storage:
         with _alone(storage.folder):
             async with storage.audit_log() as log:
                 rotation = Rotation(storage, log, quiet=args.json)
