@@ -15,8 +15,8 @@ pytestmark = pytest.mark.preloaded
 def run(program, tmp_path):
     """Run a command on this test's data directory; what it printed."""
 
-    def run(*words: str, status: int = 0) -> str:
-        ended = program(*words, "--data-dir", tmp_path)
+    def run(*words: str, status: int = 0, **how) -> str:
+        ended = program(*words, "--data-dir", tmp_path, **how)
         assert ended.returncode == status, ended
         assert "Traceback" not in ended.stderr
         return ended.stdout + ended.stderr
@@ -55,6 +55,12 @@ def test_what_was_done_to_keys_is_in_the_record(run, key):
     shown = run("audit", "tail", "-n", "3", "--kind", "outcome")
     assert shown.count("key.revoke") == 2
     assert "[b]bot" in shown
+
+
+def test_a_row_is_a_line_where_it_is_read_by_a_program(run):
+    run("keys", "create", "--role", "agent", "--agent", "an-agent-with-a-rather-long-name")
+    shown = run("audit", "tail", "--action", "key.create", env={"COLUMNS": None})
+    assert sum("an-agent-with-a-rather-long-name" in line for line in shown.splitlines()) == 2
 
 
 def test_following_shows_what_is_done_from_now_on(run, key, tmp_path):

@@ -89,9 +89,15 @@ def test_calls_are_counted(ask, ask_json):
     tools = {(one["server_id"], one["tool_name"]): one for one in found["tools"]}
     assert tools["clock", "now"]["calls"] >= 2
     assert tools["arithmetic", "evaluate"]["errors"] == {"tool": 1}
-    shown = ask("metrics", env={"COLUMNS": "200"}).stdout
-    assert "clock.now" in shown
-    assert "tool 1" in shown
+    shown = ask("metrics", env={"COLUMNS": None}).stdout
+    (row,) = (line for line in shown.splitlines() if "arithmetic.evaluate" in line)
+    assert "tool 1" in row
+    assert "fallbacks" not in shown, "nothing fell back"
+    narrow = ask("metrics", env={"COLUMNS": "60"}).stdout
+    assert "…" not in narrow
+    assert max(map(len, narrow.splitlines())) <= 60
+    first = "".join(line.split("│")[1].strip() for line in narrow.splitlines() if "│" in line)
+    assert "arithmetic.evaluate" in first
     (only,) = ask_json("metrics", "--server", "clock", "--tool", "now")["tools"]
     assert only["tool_name"] == "now"
     assert "time_range" in ask("metrics", "--range", "soon", fails=True).stderr

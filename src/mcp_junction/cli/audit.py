@@ -24,7 +24,7 @@ from mcp_junction.cli.options import (
     make_parser,
     option,
 )
-from mcp_junction.cli.printing import printable
+from mcp_junction.cli.printing import make_console, printable
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import Storage, open_storage
 from mcp_junction.cli.values import parse_past
@@ -152,7 +152,6 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: str) -> None:
     if not rows and not empty:
         return
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Column, Table
 
@@ -168,7 +167,7 @@ def _show(rows: list[AuditRow], as_json: bool, *, empty: str) -> None:
         if colour := _COLOURS.get(result):
             texts[-2] = f"[{colour}]{texts[-2]}[/]"
         table.add_row(time.strftime("%m-%d %H:%M:%S", time.gmtime(row.at)), *texts)
-    Console(file=sys.stdout, emoji=False).print(table if rows else empty)
+    make_console().print(table if rows else empty)
 
 
 def _show_whole(rows: list[AuditRow]) -> None:

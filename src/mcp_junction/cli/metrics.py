@@ -10,7 +10,9 @@ from mcp_junction.cli.printing import print_json, print_table, printable
 from mcp_junction.cli.remote import ServiceClient, add_remote_options
 
 METRICS: Final = "/api/v1/mcp/metrics"
-_HEADINGS: Final = ("tool", "calls", "errors", "", "retries", "fallbacks", "p50", "p95", "p99")
+_HEADINGS: Final = ("tool", "calls", "errors", "", "p50", "p95", "p99", "retries", "fallbacks")
+_SELDOM: Final = 2
+"""Columns at the end that are left out while they are empty."""
 
 
 def run(argv: list[str]) -> int:
@@ -44,7 +46,8 @@ def _print(args: argparse.Namespace, found: dict[str, Any]) -> int:
     if len(rows) > 1:
         rows.append(_row("all", found))
     empty = f"There were no calls from {found['since']} to {found['until']}."
-    print_table(args, found, _HEADINGS, rows, empty)
+    shown = len(_HEADINGS) if any(any(row[-_SELDOM:]) for row in rows) else -_SELDOM
+    print_table(args, found, _HEADINGS[:shown], [row[:shown] for row in rows], empty)
     if found["open_circuits"]:
         circuits = ", ".join(map(printable, found["open_circuits"]))
         print(f"Open circuits: {circuits}; see: mcp-junction breakers")
@@ -63,10 +66,10 @@ def _row(name: str, one: dict[str, Any]) -> tuple[Any, ...]:
         name,
         one["calls"],
         Text(f"{one['error_rate']:.1%}" if failed else "", "red"),
-        ", ".join(f"{kind} {count}" for kind, count in one["errors"].items()),
+        "\n".join(f"{kind} {count}" for kind, count in one["errors"].items()),
+        *(_round(one[share]) for share in ("p50_ms", "p95_ms", "p99_ms")),
         one["retries"] or "",
         one["fallbacks"] or "",
-        *(_round(one[share]) for share in ("p50_ms", "p95_ms", "p99_ms")),
     )
 
 

@@ -9,7 +9,10 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from mcp_junction.cli.environment import variables
+
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from mcp_junction.app import Junction
@@ -27,6 +30,8 @@ COLOURS: Final = {
     "changed": "yellow",
     "flagged": "yellow",
 }
+_WIDE: Final = 200
+"""Columns of a table that is not printed to a terminal."""
 
 
 def printable(text: str) -> str:
@@ -95,10 +100,7 @@ def print_table(
     if args.json:
         print_json(value)
         return 0
-    from rich.console import Console
-
-    table = make_table(headings, rows)
-    console = Console(file=sys.stdout, emoji=False)
+    table, console = make_table(headings, rows), make_console()
     if table.rows:
         console.print(table)
     else:
@@ -106,11 +108,20 @@ def print_table(
     return 0
 
 
-def make_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
-    """Make a table whose cells cannot steer the terminal."""
-    from rich.table import Table
+def make_console() -> Console:
+    """Make the console of stdout; for a program that reads it, wide enough for a row a line."""
+    from rich.console import Console
 
-    table = Table(*headings, caption=caption or None)
+    is_read_by_people = sys.stdout.isatty() or "COLUMNS" in variables()
+    return Console(file=sys.stdout, emoji=False, width=None if is_read_by_people else _WIDE)
+
+
+def make_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
+    """Make a table whose cells cannot steer the terminal, and are never cut."""
+    from rich.table import Column, Table
+
+    columns = (Column(heading, overflow="fold") for heading in headings)
+    table = Table(*columns, caption=caption or None)
     for row in rows:
         table.add_row(*map(_format_cell, row))
     return table
