@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from types import SimpleNamespace
 
@@ -41,6 +42,15 @@ def test_the_demo_says_what_to_do_next_and_its_key_once(demo):
     assert (demo.folder / "admin.key").stat().st_mode & 0o777 == 0o600
     for path in demo.folder.rglob("junction.db*"):
         assert kept.split("_", 2)[2].encode() not in path.read_bytes()
+
+
+@pytest.mark.parametrize(("what", "said"), [("See the servers", "clock"), ("Call a tool", "42")])
+def test_what_the_demo_says_to_do_next_works_as_it_is_printed(demo, what, said):
+    (line,) = (line for line in demo.said.splitlines() if what in line)
+    program, *words = shlex.split(line.partition(what)[2])
+    ended = Runs([program])(*words)
+    assert ended.returncode == 0, ended.stderr
+    assert said in ended.stdout
 
 
 @pytest.mark.parametrize(
@@ -161,6 +171,7 @@ def test_the_key_can_be_given_and_a_wrong_one_is_told_of(demo, program):
     elsewhere = ["--url", demo.url, "--data-dir", str(demo.folder / "none")]
     none = program("state", *elsewhere)
     assert (none.returncode, "wants a key" in none.stderr) == (1, True)
+    assert "--data-dir" in none.stderr
     wrong = program("state", *elsewhere, "--key", "jct_a_b")
     assert (wrong.returncode, "does not take this key" in wrong.stderr) == (1, True)
     assert program("state", *elsewhere, "--key", kept).returncode == 0

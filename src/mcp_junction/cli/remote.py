@@ -147,12 +147,16 @@ class ServiceClient:
             return value
         error = _read_error(answer.status, value if isinstance(value, dict) else {})
         if answer.status == 401 and "www-authenticate" in answer.headers:
-            error.args = (
-                "the service does not take this key: give one with --key or JUNCTION_KEY"
-                if self._headers
-                else "the service wants a key: give one with --key or JUNCTION_KEY",
-            )
+            error.args = (self._explain_refused_key(),)
         raise error
+
+    def _explain_refused_key(self) -> str:
+        """Say where a command takes its key from."""
+        how = "give one with --key or JUNCTION_KEY"
+        if self._host in _HERE:
+            how += ", or name the data directory of the service with --data-dir"
+        what = "does not take this key" if self._headers else "wants a key"
+        return f"the service {what}: {how}"
 
 
 def _read_error(status: int, body: dict[str, Any]) -> RequestError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import shlex
 import signal
 import sys
 from contextlib import AsyncExitStack
@@ -112,7 +113,7 @@ async def _serve(config: Config, given: argparse.Namespace) -> int:
             api,
             owner_without_key=given.owner_without_key,
             on_loaded=tune_interpreter,
-            on_listening=_greet if given.demo else None,
+            on_listening=partial(_greet, given.data_dir) if given.demo else None,
         )
         await enter(registry)
         await _make_first_key(keys, storage, audit)
@@ -277,10 +278,14 @@ def _follow_vault(storage: Storage, audit: AuditLog, junction: Junction) -> None
     junction.tasks.supervise("vault", follow, is_vital=False)
 
 
-def _greet(url: str) -> None:
-    """Print what can be done with ``serve --demo``, once it listens."""
+def _greet(folder: str | None, url: str) -> None:
+    """Print what can be done with ``serve --demo``, once it listens.
+
+    Commands find the key in the data directory: they are shown with it where it was given.
+    """
     program = sys.argv[0] if sys.argv[0].endswith("mcp-junction") else "mcp-junction"
     where = "" if url.endswith(":8420") else f" --url {url}"
+    where += f" --data-dir {shlex.quote(folder)}" if folder else ""
     words = f"""
 Junction is up, with three small servers behind one endpoint: clock, notes and arithmetic.
 
