@@ -93,6 +93,13 @@ def test_a_grant_of_a_tool_that_is_not_known_is_given_with_a_warning(ask, agent)
     assert "warning: no known tool of 'clock'" in said.stderr
 
 
+def test_a_declared_tool_may_be_written_as_in_other_commands(ask, ask_json):
+    made = ask_json("agents", "add", "dotted", "--tool", "clock.now", "--tool", "notes:*")
+    assert made["declared_tools"] == ["clock:now", "notes:*"]
+    refused = ask("agents", "add", "dotted", "--tool", "nowhere.now", fails=True)
+    assert "'nowhere.now' names no known server" in refused.stderr
+
+
 def test_a_grant_has_the_terms_that_it_was_given(ask_json, agent):
     name, _ = agent
     terms = ["--kinds", "prompts,tools", "--token-mode", "present", "--ttl", "5m"]

@@ -15,7 +15,8 @@ from mcp_junction.cli.printing import (
     printable,
 )
 from mcp_junction.cli.remote import ServiceClient, path_to, run_action
-from mcp_junction.cli.values import format_moment, name_target
+from mcp_junction.cli.values import format_moment, name_target, read_targets
+from mcp_junction.policy.grants import ANY, SEPARATOR
 
 AGENTS: Final = "/api/v1/mcp/agents"
 
@@ -25,7 +26,7 @@ def run(argv: list[str]) -> int:
         "mcp-junction agents",
         "Show, add and remove the agents of a running `mcp-junction serve`.",
         "examples:\n  mcp-junction agents list\n"
-        "  mcp-junction agents add build-bot --type ci --tool git:git_status --make-key\n"
+        "  mcp-junction agents add build-bot --type ci --tool git.git_status --make-key\n"
         "  mcp-junction agents remove build-bot\n",
     )
     return run_action(parser, argv, _ACTIONS)
@@ -55,13 +56,21 @@ def _add(args: argparse.Namespace, remote: ServiceClient) -> int:
         {
             "agent_id": args.agent,
             "agent_type": args.type,
-            "declared_tools": args.tool,
+            "declared_tools": [_declare(one, remote) for one in args.tool],
             "create_key": args.make_key,
         },
     )
     for one in made["bound"]:
         print_warnings(one)
     return print_value(args, made, _print_made)
+
+
+def _declare(text: str, remote: ServiceClient) -> str:
+    """Write a tool as it is declared, server:tool; other commands write it as server.tool."""
+    if SEPARATOR in text or text == ANY:
+        return text
+    (target,) = read_targets(remote, [text])
+    return f"{text.removesuffix(target.tool_name)[:-1]}{SEPARATOR}{target.tool_name}"
 
 
 def _print_made(made: dict[str, Any]) -> None:
@@ -93,7 +102,7 @@ _ACTIONS: Final = {
         option("--type", metavar="TYPE", default="", help="what kind of agent it is"),
         option(
             "--tool",
-            metavar="SERVER:TOOL",
+            metavar="SERVER.TOOL",
             action="append",
             default=[],
             help="a tool that it declares; * and ? stand for any characters; can be repeated",
