@@ -304,3 +304,15 @@ async def test_an_agent_cannot_have_too_many_calls_wait(world, monkeypatch):
     await world.ask({"path": "2"})
     refused = await world.invoke({"path": "3"})
     assert "too many calls" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("limit", [None, {"calls": 1, "per": 3600}])
+async def test_a_grant_that_asks_nobody_is_taken_before_one_that_wants_approval(world, limit):
+    await world.grant(tool_name="del*", token_mode="window", limits=limit)
+    assert await world.passes()
+    if limit is None:
+        assert await world.passes()
+    else:  # it is used up, so that a person has to be asked
+        await world.decide(await world.ask())
+        assert await world.passes()
+        assert not await world.passes()

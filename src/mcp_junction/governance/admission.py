@@ -58,9 +58,9 @@ class Admission:
         ``chosen`` is the grant whose limit has room; ``approved`` is what an approval is bound to.
         A resumed call has spent its token before.
         """
-        grants = _candidates(decision, chosen)
-        if not grants or grants[0].source is _OWNER:
+        if not decision.grants or decision.grants[0].source is _OWNER:
             return None
+        grants = decision.grants if is_resume else _candidates(decision, chosen)
 
         def run() -> Script[str | None]:
             refusal: str | None = _REVOKED
@@ -108,8 +108,10 @@ class Admission:
 
 
 def _candidates(decision: PolicyDecision, chosen: Grant | None) -> Sequence[Grant]:
-    """Return the grants to try: the chosen one, then others that count no calls."""
-    if chosen is None:
-        return decision.grants
+    """Return the grants to try: the chosen one, then others that count no calls.
+
+    Where none was chosen there is nothing to count by the first.
+    """
+    chosen = chosen or decision.grants[0]
     others = (g for g in decision.grants if g is not chosen and g.limits is None)
     return (chosen, *others)

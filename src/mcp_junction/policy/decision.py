@@ -88,8 +88,8 @@ class PolicyDecision(msgspec.Struct, frozen=True):
     """Whether the agent sees the target at all. What it does not see looks unknown."""
     token_required: bool = False
     grants: tuple[Grant, ...] = ()
-    """Every grant that allows it, the most lenient first: a limit that is used up on one may have
-    room on the next."""
+    """Every grant that allows it, the most lenient first, and those that want a person's approval
+    last: a limit that is used up on one may have room on the next."""
     spends: Mapping[str, str] = {}
     """For each of those grants that needs it, the id of the token that ``admit`` spends."""
     replay_only: bool = False
@@ -264,7 +264,7 @@ def _decide_high_risk(
     if not passing:
         reason = f"high-risk ({target.risk.reason}): {checks[0].missing}"
         return PolicyDecision(False, TOKEN, reason, agent_id, token_required=token_required)
-    chosen = fresh or passing
+    chosen = sorted(fresh or passing, key=_wants_approval)  # the others ask nobody
     grant = chosen[0][0]
     remembered = min(until, *(c.until if c.until is not None else 0.0 for _, c in chosen))
     return PolicyDecision(
@@ -288,6 +288,10 @@ OWNER_DECISION: Final = PolicyDecision(
     OWNER_GRANT.agent_id,
     grants=(OWNER_GRANT,),
 )
+
+
+def _wants_approval(one: tuple[Grant, TokenCheck]) -> bool:
+    return one[0].token_mode is APPROVAL
 
 
 def _rule(grant: Grant) -> str:

@@ -28,6 +28,8 @@ from mcp_junction.errors import ArgumentsError, StoreError
 from mcp_junction.governance.admission import Admission
 from mcp_junction.governance.approvals import Approvals, UnapprovedCall
 from mcp_junction.policy.approvals import ApprovalState, ApprovedCall
+from mcp_junction.policy.decision import PolicyDecision
+from mcp_junction.policy.grants import Grant
 from mcp_junction.policy.tokens import APPROVAL
 from mcp_junction.protocol.versions import APPROVAL_NEEDED, SERVER_UNAVAILABLE
 from mcp_junction.store.grants import APPROVED, PENDING, ApprovalRecord
@@ -39,6 +41,7 @@ _NO_RECORD: Final = (
     " key; have a new token made"
 )
 _NO_STORE: Final = "the store cannot be reached, so that nobody can be asked; try again later"
+_NOT_IN_PLACE: Final = "nobody is asked to approve a call that is made in place of another"
 _TOO_MANY: Final = "too many calls of this agent wait for approval; have some of them decided first"
 _HOW: Final = (
     "have it approved (mcp-junction approvals approve {0}, or POST"
@@ -84,10 +87,9 @@ class AdmitCalls:
                 approved = _describe_approved(call)
             except ArgumentsError as error:
                 return await refuse_arguments(str(error), ())
-            if self._approvals is not None and decision.needs_approval:
-                unapproved = await _require_approval(self._approvals, call, approved)
-                if unapproved is not None:
-                    return unapproved
+            unapproved = await self._find_unapproved(call, decision, approved)
+            if unapproved is not None:
+                return unapproved
         check = self._admission.check(
             decision,
             call.grant,
@@ -101,6 +103,17 @@ class AdmitCalls:
                 return await deny(call, check.refusal)
             call.passed_by = check.passed_by
         return refused
+
+    async def _find_unapproved(
+        self, call: Call, decision: PolicyDecision, approved: ApprovedCall
+    ) -> Outcome | None:
+        """Return the answer to a call that passes by a grant which wants approval, and has none."""
+        grant = call.grant or decision.grants[0]
+        if self._approvals is None or grant.token_mode is not APPROVAL:
+            return None
+        if call.in_place_of is not None:
+            return await deny(call, _NOT_IN_PLACE)
+        return await _require_approval(self._approvals, call, grant, approved)
 
 
 def _describe_approved(call: Call) -> ApprovedCall:
@@ -136,15 +149,14 @@ def _hash_connection(definition: ServerDefinition) -> str:
 
 
 async def _require_approval(
-    approvals: Approvals, call: Call, approved: ApprovedCall
+    approvals: Approvals, call: Call, grant: Grant, approved: ApprovedCall
 ) -> Outcome | None:
     """Return the answer to a call that nobody has approved; None for one that may go on."""
-    decision, facts = call.decision, call.facts
-    assert decision is not None
+    facts = call.facts
     assert facts is not None
     waiting = UnapprovedCall(
         approved,
-        call.grant or decision.grants[0],
+        grant,
         call.caller.principal,
         facts.target.risk.reason,
         bytes(call.params.get("arguments", b"{}")),
