@@ -270,3 +270,14 @@ async def test_a_known_secret_does_not_show_where_a_text_is_cut(world):
     await world.ask({"text": "x" * 990 + secret + "y" * 50})
     (shown,) = (await world.served.client().get(APPROVALS)).json()
     assert "s3cr3t" not in shown["preview"]
+
+
+async def test_who_comes_back_from_the_page_needs_what_the_grant_wants_by_then(world, monkeypatch):
+    monkeypatch.setattr("mcp_junction.eras.resume._PAGE_WAIT", 0.01)
+    client = await open_client(world, "stateless")
+    state = (await send(client, CALL))["result"]["requestState"]
+    await world.grant(token_mode="single_use")
+    back = {**CALL, "requestState": state, "inputResponses": {"approval": {"action": "accept"}}}
+    answer = await send(client, back)
+    assert answer["error"]["code"] == -32004, answer
+    assert world.box.calls == 0

@@ -21,6 +21,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.deadlines import Deadlines
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.calls.methods import with_name
+from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.catalog.items import Route
 from mcp_junction.catalog.own_tools import SIGNED_IN, is_sign_in_offer
 from mcp_junction.eras.parked import ASKED, ParkedCall, ParkedCalls
@@ -96,6 +97,9 @@ class Resume:
                 return upstream.unavailable()
             return outcomes.failed(INVALID_PARAMS, str(error), Delivery.NOT_SENT)
         if ticket.purpose:
+            decision = call.decision
+            if decision is not None and not decision.allowed:  # it continues no call that was
+                return await deny(call, decision.reason)
             return await self._after_page(call, route, ticket, following)
         call.is_resume = True
         if ticket.inner is None:
