@@ -9,7 +9,7 @@ from msgspec import Raw
 from tests.calls.governed_world import GovernedWorld, make_circuits
 from tests.calls.world import BOUND, body
 
-from mcp_junction.calls.call import Call, Carried, Handler
+from mcp_junction.calls.call import Call, Carried, Handler, Snapshot
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.pipeline import MethodStage
 from mcp_junction.calls.stages.fallback import FallbackCalls
@@ -34,7 +34,7 @@ from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import StatelessClient
 from mcp_junction.store.store import default_url, open_store
 from mcp_junction.telemetry.bus import Bus
-from mcp_junction.testing.link import FakeUpstream
+from mcp_junction.testing.link import FakeUpstream, catalog_of
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import Flight
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
@@ -362,9 +362,9 @@ async def test_a_grant_of_the_target_that_is_revoked_meanwhile_is_noticed():
 # -- a target that asks a stateless client
 
 
-def stateless(world: FallbackWorld) -> StatelessClient:
+def stateless(world: FallbackWorld, principal: Principal = LOCAL_OWNER) -> StatelessClient:
     asks = {"elicitation": Raw(b"{}")}
-    return StatelessClient(LOCAL_OWNER, EVERYTHING, names.STDIO, asks, Raw(b"{}"))
+    return StatelessClient(principal, EVERYTHING, names.STDIO, asks, Raw(b"{}"))
 
 
 async def test_a_parked_call_of_a_target_is_resumed_there():
@@ -411,3 +411,31 @@ async def test_a_call_for_an_agent_falls_back_under_that_agents_grants():
     call = world.make(Session(Principal("boss", Role.ADMIN), names.STDIO, lambda _: None))
     call.carried = Carried(agent_id="a")
     assert body(await world.run(call))["by"] == "three"
+
+
+async def ask_in_place(world: FallbackWorld, client: StatelessClient) -> str:
+    """Have a target in place of ``one`` ask the client; return the state that it is given."""
+    asks = b'{"resultType":"input_required","inputRequests":{},"requestState":"theirs"}'
+    world.ends |= {"one": AWAY, "two": outcomes.result(asks)}
+    asked = await world.run(world.make(client))
+    assert asked.kind is OutcomeKind.SUSPENDED
+    world.ends |= {"one": done("one"), "two": done("two")}
+    state: str = body(asked)["requestState"]
+    return state
+
+
+@pytest.mark.parametrize("why", ["revoked", "unset", "gone"])
+async def test_what_a_target_has_asked_is_told_to_no_other_server(why):
+    world = FallbackWorld(TWO, era=Era.STATELESS)
+    grants(world, ("one", "echo"), ("two", "other"))
+    client = stateless(world, Principal("a", Role.AGENT))
+    state = await ask_in_place(world, client)
+    if why == "revoked":
+        grants(world, ("one", "echo"))
+    elif why == "unset":
+        world.facts.settings.put(setting())
+    else:
+        world.snapshot = Snapshot(catalog_of(world.servers["one"]), world.handlers)
+    outcome = await world.run(world.make(client, requestState=state, inputResponses={"q": {}}))
+    assert outcome.kind is OutcomeKind.ERROR
+    assert world.counted == {"one": 1, "two": 1}

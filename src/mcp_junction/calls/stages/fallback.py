@@ -9,6 +9,7 @@ deadline of the first; what ends the first ends it, too.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -17,6 +18,7 @@ from mcp_junction.calls.call import Call, Handler
 from mcp_junction.calls.events import CallEnded, CallSink
 from mcp_junction.calls.failures import conclude, find_failure, is_servers_fault, may_have_run
 from mcp_junction.calls.pipeline import Stage, compose
+from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.calls.stages.judge import Authorizer
 from mcp_junction.catalog.items import TOOLS, Route
 from mcp_junction.errors import ArgumentsError
@@ -25,6 +27,11 @@ from mcp_junction.policy.tool_settings import FallbackTarget
 from mcp_junction.protocol.names import Pair
 from mcp_junction.resilience.failures import FailureKind
 from mcp_junction.upstream.outcome import Delivery, Outcome
+
+_GONE: Final = (
+    "the tool that was called in place of this one, and has asked, cannot be called any more; make"
+    " the call again without its requestState"
+)
 
 
 class FallbackCalls:
@@ -46,10 +53,12 @@ class FallbackCalls:
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
         facts = call.facts
-        if facts is None or not facts.fallbacks:
+        if facts is None:
             return following(call)
-        if call.is_resume:
-            return self._resume(call, facts.fallbacks, following)
+        if call.resumed_at is not None:
+            return self._resume(call, call.resumed_at, facts.fallbacks, following)
+        if not facts.fallbacks or call.is_resume:
+            return following(call)
         return self._run(call, facts.fallbacks, following)
 
     async def _run(
@@ -74,16 +83,23 @@ class FallbackCalls:
         return conclude(call, outcome, outcome.target)
 
     async def _resume(
-        self, call: Call, targets: Iterable[FallbackTarget], following: Handler
+        self,
+        call: Call,
+        where: tuple[str, str],
+        targets: Iterable[FallbackTarget],
+        following: Handler,
     ) -> Outcome:
-        """Go on with a call where it was: at the target that asked, or at what was asked for."""
+        """Go on with a call at the target that asked.
+
+        Its state, and the answers to its questions, are for no other server.
+        """
         for target in targets:
-            if call.resumed_at == (target.server_id, target.tool_name):
+            if where == (target.server_id, target.tool_name):
                 substitute = self._derive(call, target)
                 if substitute is not None:
                     substitute.intent = call.intent
                     return await self._follow(call, substitute, following)
-        return await following(call)
+        return await deny(call, _GONE)
 
     # -- a target
 
@@ -102,7 +118,9 @@ class FallbackCalls:
             facts, decision = self._authorizer.decide(call, route, TOOLS, sent)
         except ArgumentsError:  # they can be read in more than one way
             return None
-        if not decision.allowed or decision.replay_only or facts.target.disabled:
+        if not decision.allowed or facts.target.disabled:
+            return None
+        if decision.replay_only and not call.is_resume:
             return None
         if decision.needs_approval:  # nobody was asked about the target
             return None

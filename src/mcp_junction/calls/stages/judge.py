@@ -120,7 +120,8 @@ class Authorizer:
         Raises ArgumentsError where a condition cannot judge the arguments.
         """
         facts = self._facts.of(route, kind)
-        return facts, self._decide(call, facts, arguments)
+        decision = self._decide(call, facts, arguments)
+        return facts, self._continue(call, facts, decision) if call.is_resume else decision
 
     def _decide(
         self, call: Call, facts: ToolFacts, arguments: Arguments | None = None
@@ -283,10 +284,14 @@ class Authorizer:
             decision = self._decide(call, facts)
         except ArgumentsError as error:
             return refuse_arguments(str(error), ())
-        if decision.rule == TOKEN and self._has_passed(call, facts, decision.agent_id):
-            decision = _continue(decision)
-        call.decision = decision
+        call.decision = decision = self._continue(call, facts, decision)
         return None if decision.allowed else deny(call, _REVOKED)
+
+    def _continue(self, call: Call, facts: ToolFacts, decision: PolicyDecision) -> PolicyDecision:
+        """Let a call go on that lacks only the token which it had when it was let pass."""
+        if decision.rule == TOKEN and self._has_passed(call, facts, decision.agent_id):
+            return _continue(decision)
+        return decision
 
     def _has_passed(self, call: Call, facts: ToolFacts, agent_id: str) -> bool:
         """Whether the grant that let a call pass, with a token then, is still there."""
