@@ -424,6 +424,20 @@ async def ask_in_place(world: FallbackWorld, client: StatelessClient) -> str:
     return state
 
 
+async def test_the_answers_that_a_stateless_target_wants_without_a_state_go_back_to_it():
+    world = FallbackWorld(TWO, era=Era.STATELESS)
+    asks = b'{"resultType":"input_required","inputRequests":{"q":{}}}'
+    world.ends |= {"one": AWAY, "two": outcomes.result(asks)}
+    client = stateless(world)
+    asked = await world.run(world.make(client))
+    world.ends |= {"one": done("one"), "two": done("two")}
+    given = {"requestState": body(asked)["requestState"], "inputResponses": {"q": {"n": 1}}}
+    outcome = await world.run(world.make(client, **given))
+    assert (body(outcome)["by"], outcome.target) == ("two", "two:other")
+    assert world.params["two"][1]["inputResponses"] == {"q": {"n": 1}}
+    assert world.counted == {"one": 1, "two": 2}
+
+
 @pytest.mark.parametrize("why", ["revoked", "unset", "gone"])
 async def test_what_a_target_has_asked_is_told_to_no_other_server(why):
     world = FallbackWorld(TWO, era=Era.STATELESS)

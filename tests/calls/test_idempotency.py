@@ -10,7 +10,7 @@ from msgspec import Raw
 from tests.calls.governed_world import GovernedWorld
 from tests.calls.world import BOUND, body, seen
 
-from mcp_junction.calls.call import Call, Carried
+from mcp_junction.calls.call import NOTHING_CARRIED, Call, Carried
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.stages.idempotency import RunOnce, settle_resumed
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -319,3 +319,34 @@ async def test_the_claim_travels_in_the_ticket_of_a_stateless_servers_state(clai
     assert body(back)["n"] == 9
     assert body(await asyncio.wait_for(other, BOUND))["n"] == 9
     assert world.runs == 2
+
+
+@pytest.mark.req("R-IDEMPOTENCY")
+@pytest.mark.parametrize("state", ["", ',"requestState":null'])
+async def test_the_claim_travels_in_a_ticket_of_a_stateless_server_without_a_state(claims, state):
+    world = OnceWorld(claims, Era.STATELESS)
+    client = stateless(world)
+    asks = f'{{"resultType":"input_required","inputRequests":{{"q":{{}}}}{state}}}'
+    world.answer = asks.encode()
+    asked = await world.run(world.make(caller=client))
+    assert asked.kind is OutcomeKind.SUSPENDED
+    world.answer = b'{"resultType":"complete","content":[],"n":9}'
+    given = {"requestState": body(asked)["requestState"], "inputResponses": {"q": {}}}
+    back = world.start(world.make(caller=client, **given))
+    assert body(await asyncio.wait_for(back, BOUND))["n"] == 9
+    sent = [json.loads(flight.params) for flight in world.server.wire.flights]
+    assert [("inputResponses" in one, "requestState" in one) for one in sent] == [
+        (False, False),
+        (True, False),
+    ]
+    again = await world.run(world.make(caller=client))
+    assert (body(again)["n"], world.runs) == (9, 2)
+
+
+async def test_a_call_that_takes_nothing_along_gets_no_state_that_its_server_does_not_want(claims):
+    world = OnceWorld(claims, Era.STATELESS)
+    world.answer = b'{"resultType":"input_required","inputRequests":{"q":{}}}'
+    call = world.make(caller=stateless(world))
+    call.carried = NOTHING_CARRIED
+    asked = await world.run(call)
+    assert "requestState" not in body(asked)

@@ -34,7 +34,7 @@ from mcp_junction.eras.resume import (
     read_answers,
     state_text,
 )
-from mcp_junction.eras.tickets import SealedTask, server_ref
+from mcp_junction.eras.tickets import Continuation, SealedTask, server_ref
 from mcp_junction.errors import FrameError, RequestStateError
 from mcp_junction.protocol import encode, envelope, frames, param_headers
 from mcp_junction.protocol.versions import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVELS, STATELESS
@@ -125,25 +125,31 @@ class StatelessAdapter:
 
     def _seal_state(self, attempt: Attempt, payload: Raw | bytes) -> Outcome:
         """The server asks something: seal the state that it wants back with the answer."""
-        members = frames.members(payload)
-        state = members.get("requestState")
-        if state is None:
-            return Outcome(SUSPENDED, payload, is_enveloped=True)
+        call, members = attempt.call, frames.members(payload)
+        state, text = members.get("requestState"), None
         if state == NO_STATE:
             del members["requestState"]
-        else:
+            state = None
+        # Its intent ends here: the server has answered, and nothing works for the call.
+        known = continuation_of(call, self._deadlines, None)
+        if state is None and not _takes_along(call, known):
+            return Outcome(SUSPENDED, encode.dumps(members), is_enveloped=True)
+        if state is not None:
             try:
                 text = state_text(state)
             except RequestStateError as error:
                 server = attempt.route.pair.server
                 why = f"server {server!r}: {error}"
                 return outcomes.failed(INTERNAL_ERROR, why, Delivery.EXECUTED, server=server)
-            owner = owner_of(attempt.call, attempt.route)
-            # Its intent ends here: the server has answered, and nothing works for the call.
-            known = continuation_of(attempt.call, self._deadlines, None)
-            ticket = self._parked_calls.issue_ticket(owner, text, known)
-            members["requestState"] = Raw(encode.dumps(ticket))
+        ticket = self._parked_calls.issue_ticket(owner_of(call, attempt.route), text, known)
+        members["requestState"] = Raw(encode.dumps(ticket))
         return Outcome(SUSPENDED, encode.dumps(members), is_enveloped=True)
+
+
+def _takes_along(call: Call, known: Continuation) -> bool:
+    """Whether the next request of a call has to know what this one was."""
+    was_counted = call.is_resume or call.grant is not None
+    return bool(was_counted or known.claim or known.passed_by or known.fallback)
 
 
 class SubscriptionAdapter:

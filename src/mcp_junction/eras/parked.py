@@ -254,14 +254,14 @@ class ParkedCalls:
         return Outcome(OutcomeKind.SUSPENDED, encode.dumps(result), is_enveloped=True)
 
     def issue_ticket(
-        self, owner: TicketOwner, state: str, continuation: Continuation, purpose: str = ""
+        self, owner: TicketOwner, state: str | None, continuation: Continuation, purpose: str = ""
     ) -> str:
-        """Seal the state of a stateless server for its owner: nothing waits here for it.
+        """Seal the state of a stateless server for its owner, or that there is none.
 
-        With a purpose it is the subject of a question of our own.
+        Nothing waits here for it. With a purpose it is the subject of a question of our own.
         """
-        expires = self.seal.until(self._seconds)
-        ticket = Ticket(owner, expires, _new_id(), 0, state, continuation, purpose)
+        expires, has_state = self.seal.until(self._seconds), state is not None
+        ticket = Ticket(owner, expires, _new_id(), 0, state or "", continuation, purpose, has_state)
         return self.seal.close(ticket)
 
     def spend_ticket(self, ticket: Ticket) -> None:

@@ -147,7 +147,10 @@ class Resume:
     ) -> Outcome:
         """Call a stateless server again, with the state that it gave out."""
         self._continue(call, ticket.continuation)
-        call.resumed_state = Raw(encode.dumps(state))
+        if ticket.has_state:
+            call.resumed_state = Raw(encode.dumps(state))
+        else:
+            call.params = {key: raw for key, raw in call.params.items() if key != "requestState"}
         outcome = await following(call)
         is_done = outcome.kind is RESULT or outcome.kind is SUSPENDED
         if not is_done and outcome.delivery in (None, Delivery.NOT_SENT):

@@ -85,6 +85,8 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     continuation: Continuation = Continuation()
     purpose: str = ""
     """Of a call that was not made yet: which page of ours its client was sent to."""
+    has_state: bool = True
+    """Whether a stateless server that has asked wants a state back."""
 
 
 class SealedTask(NamedTuple):
