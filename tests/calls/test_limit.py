@@ -1,13 +1,18 @@
 """Limits in the pipeline: whom they count, and what a caller is told."""
 
+import json
+
 import pytest
-from tests.calls.judged_world import ADMIN, JudgedWorld, grant
+from tests.calls.judged_world import ADMIN, AGENT, JudgedWorld, grant
 from tests.calls.world import body
 
+from mcp_junction.calls.methods import OF_TASKS
 from mcp_junction.calls.stages.limit import LimitCalls
+from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.eras.tickets import SealedTask, server_ref
 from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.governance.governance import buckets_of
-from mcp_junction.policy.grants import CallLimit
+from mcp_junction.policy.grants import KINDS, CallLimit
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.versions import RATE_LIMITED
 from mcp_junction.testing.link import FakeUpstream
@@ -86,3 +91,22 @@ async def test_a_continued_call_is_not_counted_again(world):
     call = made.ask()
     call.is_resume = True
     assert (await made.run(call)).kind is RESULT
+
+
+@pytest.mark.parametrize("method", [*sorted(OF_TASKS), "resources/unsubscribe"])
+async def test_what_belongs_to_a_call_that_was_counted_meets_rates_alone(world, method):
+    made = world(agents="3/10")
+    made.offer(made.one, tools=[{"name": "echo"}], resources=[{"uri": "file:///a"}])
+    made.give(grant("*", kinds=KINDS, limits=CallLimit(1, 3600)))
+    assert (await made.run(made.ask())).kind is RESULT
+    assert body(await made.run(made.ask()))["code"] == RATE_LIMITED
+    if method in OF_TASKS:
+        task = SealedTask("1", server_ref(made.one.definition), "tools", "echo")
+        sealed = made.parked_calls.seal.seal_task(task, AGENT, EVERYTHING.name)
+        params = {"taskId": sealed}
+    else:
+        params = {"uri": "file:///a"}
+    text = json.dumps(params).encode()
+    codes = [body(await made.run(made.ask_raw(text, method=method))).get("code") for _ in range(3)]
+    assert RATE_LIMITED not in codes[:2]
+    assert codes[2] == RATE_LIMITED

@@ -1,20 +1,25 @@
 """Limit: counts a call against its agent's, server's and tool's rates, and its grant's limit.
 
-Who starts the process has no limits. A continued call was counted when it began.
+Who starts the process has no limits. A continued call was counted when it began. What is asked of a
+task, or ends a subscription, belongs to a call that its grant has counted: it meets rates alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable
+from typing import Final
 
 from mcp_junction.calls.call import Call, Handler, answer_with
+from mcp_junction.calls.methods import OF_TASKS
 from mcp_junction.governance.call_limits import CallLimits
 from mcp_junction.policy.principal import LOCAL_OWNER
 from mcp_junction.protocol.versions import RATE_LIMITED
 from mcp_junction.resilience.buckets import Limited
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome
+
+_OF_EARLIER_CALLS: Final = OF_TASKS | {"resources/unsubscribe"}
 
 
 class LimitCalls:
@@ -36,6 +41,8 @@ class LimitCalls:
                 return following(call)
             if call.is_resume or call.caller.principal is LOCAL_OWNER:
                 return following(call)
+            if call.method in _OF_EARLIER_CALLS:
+                grants = ()
             target = facts.target
             found = take(decision.agent_id, target.server_id, target.name, grants)
             if isinstance(found, Limited):
