@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,7 @@ from mcp_junction.config.load import Config
 from mcp_junction.config.settings import UNLIMITED, quota_of
 from mcp_junction.eras.links import EraLinks
 from mcp_junction.eras.parked import ParkedCalls
-from mcp_junction.eras.resume import Resume
+from mcp_junction.eras.resume import Resume, ResumedClaims
 from mcp_junction.eras.tickets import ResolveTask, Seal
 from mcp_junction.eras.url_questions import UrlQuestions
 from mcp_junction.listener.answers import ServerSummary
@@ -53,7 +53,6 @@ from mcp_junction.upstream.events import log as telemetry
 from mcp_junction.upstream.factory import ServerFactory
 from mcp_junction.upstream.handshake import EVERYTHING_RELAYED, Hello
 from mcp_junction.upstream.headstart import Headstart
-from mcp_junction.upstream.outcome import Outcome
 from mcp_junction.upstream.servers import ServerSet
 
 if TYPE_CHECKING:
@@ -189,8 +188,8 @@ class Junction:
             extra_stages = (ExtraStage("record", shorten), *extra_stages)
         approvals = self.governance.approvals if self.governance is not None else None
         wait_for_approval = None if approvals is None else approvals.wait_until_decided
-        settle_claim = self._make_claim_settler()
-        resume = Resume(self.parked_calls, self._deadlines, settle_claim, wait_for_approval)
+        claims = self._make_resumed_claims()
+        resume = Resume(self.parked_calls, self._deadlines, claims, wait_for_approval)
         return build_handlers(
             PipelineParts(
                 self.clock,
@@ -220,12 +219,14 @@ class Junction:
         sender = OtlpSender(endpoint, name, version, self.clock)
         return Tracing(sender, settings.otlp_sample, self.clock)
 
-    def _make_claim_settler(self) -> Callable[[str, Outcome], Awaitable[None]] | None:
+    def _make_resumed_claims(self) -> ResumedClaims | None:
         if self.governance is None or self.governance.claims is None:
             return None
         from mcp_junction.calls.stages.idempotency import settle_resumed
 
-        return partial(settle_resumed, self.governance.claims)
+        claims = self.governance.claims
+        settle = partial(settle_resumed, claims)
+        return ResumedClaims(claims.take_over, settle, claims.give_up)
 
     def _make_governed_stages(self, audit: CallAudit | None) -> GovernedStages:
         if self.governance is None:

@@ -14,6 +14,7 @@ from mcp_junction.calls.call import NOTHING_CARRIED, Call, Carried
 from mcp_junction.calls.methods import address
 from mcp_junction.calls.stages.idempotency import RunOnce, settle_resumed
 from mcp_junction.catalog.endpoints import EVERYTHING
+from mcp_junction.eras.resume import ResumedClaims
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.governance.idempotency_claims import IdempotencyClaims
 from mcp_junction.policy.decision import PolicyDecision
@@ -52,7 +53,8 @@ class OnceWorld(GovernedWorld):
         self.server.refused_eras = {*Era} - {era}
         self.claims = claims
         super().__init__(self.server, idempotency=RunOnce(claims), policy=ONCE, **more)
-        self.parts.resume._settle_claim = partial(settle_resumed, claims)
+        settle = partial(settle_resumed, claims)
+        self.parts.resume.claims = ResumedClaims(claims.take_over, settle, claims.give_up)
         self.parked_calls._give_claim_up = claims.give_up
 
     def script(self, flight: Flight) -> Outcome | None:
@@ -350,3 +352,20 @@ async def test_a_call_that_takes_nothing_along_gets_no_state_that_its_server_doe
     call.carried = NOTHING_CARRIED
     asked = await world.run(call)
     assert "requestState" not in body(asked)
+
+
+@pytest.mark.req("R-IDEMPOTENCY")
+async def test_a_call_that_was_resumed_is_waited_for_however_long_it_takes(world, monkeypatch):
+    client = stateless(world)
+    asked, flight = await suspend(world, world.make(caller=client))
+    given = {"requestState": body(asked)["requestState"], "inputResponses": {"q1": {}}}
+    resumed = world.start(world.make(caller=client, **given))
+    async with asyncio.timeout(BOUND):
+        while flight.caller.questions:  # noqa: ASYNC110 - it is being answered
+            await asyncio.sleep(0.001)
+    now = world.claims._now()
+    monkeypatch.setattr(world.claims, "_now", lambda: now + 601)
+    other = world.start(world.make())
+    flight.end(outcomes.result(b'{"content":[],"n":7}'))
+    assert body(await asyncio.wait_for(resumed, BOUND))["n"] == 7
+    assert body(await asyncio.wait_for(other, BOUND))["n"] == 7

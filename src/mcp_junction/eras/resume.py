@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -51,6 +51,17 @@ NO_STATE: Final = Raw(b"null")
 """An absent state, as some clients write it."""
 
 
+class ResumedClaims(NamedTuple):
+    """What is done about the claim of a call that is resumed."""
+
+    take_over: Callable[[str], Awaitable[None]]
+    """Has it count as running again, for as long as the call runs."""
+    settle: Callable[[str, Outcome], Awaitable[None]]
+    """Settles it by the outcome."""
+    give_up: Callable[[str], None]
+    """Settles it where there is none."""
+
+
 class Resume:
     """The stage that resumes calls whose clients were asked something."""
 
@@ -58,16 +69,13 @@ class Resume:
         self,
         parked_calls: ParkedCalls,
         deadlines: Deadlines,
-        settle_claim: Callable[[str, Outcome], Awaitable[None]] | None = None,
+        claims: ResumedClaims | None = None,
         wait_for_approval: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """``settle_claim`` settles the claim of a resumed call by its outcome.
-
-        ``wait_for_approval`` returns when somebody has decided about a request.
-        """
+        """``wait_for_approval`` returns when somebody has decided about a request."""
         self.parked_calls = parked_calls
         self._deadlines = deadlines
-        self._settle_claim = settle_claim
+        self.claims = claims
         self._wait_for_approval = wait_for_approval
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -103,11 +111,22 @@ class Resume:
             return await self._after_page(call, route, ticket, following)
         call.is_resume = True
         if ticket.inner is None:
-            outcome = await self._rejoin(call, route, parked, answers)
+            going = self._rejoin(call, route, parked, answers)
         else:
-            outcome = await self._send_state(call, ticket, ticket.inner, following)
-        if call.claim is not None and self._settle_claim is not None:
-            await self._settle_claim(call.claim, outcome)
+            going = self._send_state(call, ticket, ticket.inner, following)
+        return await self._settle_claim(call, going)
+
+    async def _settle_claim(self, call: Call, going: Awaitable[Outcome]) -> Outcome:
+        """Wait for the end of a resumed call; whatever becomes of it, its claim is settled."""
+        claims = self.claims
+        try:
+            outcome = await going
+        except BaseException:
+            if call.claim is not None and claims is not None:
+                claims.give_up(call.claim)
+            raise
+        if call.claim is not None and claims is not None:
+            await claims.settle(call.claim, outcome)
         return outcome
 
     async def _after_page(
@@ -151,6 +170,7 @@ class Resume:
             call.resumed_state = Raw(encode.dumps(state))
         else:
             call.params = {key: raw for key, raw in call.params.items() if key != "requestState"}
+        await self._take_over_claim(call)
         outcome = await following(call)
         is_done = outcome.kind is RESULT or outcome.kind is SUSPENDED
         if not is_done and outcome.delivery in (None, Delivery.NOT_SENT):
@@ -166,12 +186,18 @@ class Resume:
         if parked.record is not None:  # it may have been called in place of another
             route = parked.record.route or route
         attempt = Attempt(call, route, parked.flight)
-        parked.give_answers(answers)
         self._deadlines.begin(attempt, timeout_of(call, route), parked.left)
         try:
+            await self._take_over_claim(call)
+            if call.ended_by is None:
+                parked.give_answers(answers)
             return await self.wait(attempt, parked)
         finally:
             self._deadlines.end(attempt)
+
+    async def _take_over_claim(self, call: Call) -> None:
+        if call.claim is not None and self.claims is not None:
+            await self.claims.take_over(call.claim)
 
     def _continue(self, call: Call, before: Continuation) -> None:
         call.spoke = call.spoke or before.spoke

@@ -259,6 +259,16 @@ class IdempotencyClaims:
         self._wake_waiting(settling)
         self._store_later(settling)
 
+    async def take_over(self, claim_id: str) -> None:
+        """Go on with a call whose client has come back: it may run longer than it could wait.
+
+        Without the store it is held as long as before.
+        """
+        try:
+            await self._table.take_over(claim_id, self._writer)
+        except StoreError as error:
+            log.warning("a call with an idempotency key goes on, which is not stored: %s", error)
+
     def give_up(self, claim_id: str) -> None:
         """Mark the claim of a call that nobody will come back for: it may have run."""
         self.settle_soon(claim_id, ClaimEnd.MARK_UNKNOWN)

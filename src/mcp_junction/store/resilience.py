@@ -190,6 +190,13 @@ class ClaimTable(SignedTable[ClaimRecord]):
             yield self.put(msgspec.structs.replace(found, held_until=until))
 
     @transaction()
+    def take_over(self, claim_id: str, owner: str) -> Script[None]:
+        """Say that a process goes on with a call whose client has come back."""
+        found = yield from self.read_one("WHERE id = ?", claim_id)
+        if found is not None and found.state is ClaimState.RUNNING:
+            yield self.put(msgspec.structs.replace(found, owner=owner, held_until=None))
+
+    @transaction()
     def release(self, claim_id: str) -> Script[None]:
         """Give a claim up: nothing was sent, and the next call may run."""
         yield Query("DELETE FROM idempotency_claims WHERE id = ?", (claim_id,))
