@@ -7,12 +7,13 @@ from tests.calls.world import World, raw
 
 from mcp_junction.calls.call import Call, Snapshot
 from mcp_junction.calls.methods import Address
+from mcp_junction.calls.stages.subscribe import Subscriptions
 from mcp_junction.catalog.catalog import Catalog
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.catalog.items import RESOURCES, ListItem, ServerLists
 from mcp_junction.policy.principal import LOCAL_OWNER, Principal, Role
 from mcp_junction.protocol import names
-from mcp_junction.protocol.versions import RESOURCE_NOT_FOUND
+from mcp_junction.protocol.versions import RATE_LIMITED, RESOURCE_NOT_FOUND
 from mcp_junction.sessions.session import Session
 from mcp_junction.sessions.stateless import Listen, StatelessClient, Wanted, subscribe_all
 from mcp_junction.testing.link import FakeUpstream, silence
@@ -100,6 +101,36 @@ async def test_a_subscription_that_stands_survives_one_that_is_refused():
     readers.server.wire.script = lambda _: outcomes.refused(b'{"code":-1,"message":"no"}')
     assert (await readers.say(readers.one, "subscribe")).kind is OutcomeKind.ERROR
     assert readers.wanting() == {readers.one}
+
+
+async def test_a_client_has_so_many_subscriptions_and_no_more(monkeypatch):
+    monkeypatch.setattr("mcp_junction.calls.stages.subscribe.MAX_SUBSCRIPTIONS", 2)
+    readers = Readers()
+    names_of = [f"a://{number}" for number in range(1, 4)]
+    offers = tuple(ListItem(uri, {"uri": raw(uri)}) for uri in names_of)
+    catalog = Catalog().with_offering(ServerLists(readers.server, resources=offers), ["one"])
+    readers.snapshot = Snapshot(catalog, readers.world.handlers)
+    for uri in names_of[:2]:
+        assert (await readers.say(readers.one, "subscribe", uri)).kind is OutcomeKind.RESULT
+    refused = await readers.say(readers.one, "subscribe", names_of[2])
+    assert (refused.code, refused.delivery) == (RATE_LIMITED, Delivery.NOT_SENT)
+    again = await readers.say(readers.one, "subscribe", names_of[0])
+    assert again.kind is OutcomeKind.RESULT
+    assert (await readers.say(readers.two, "subscribe", names_of[2])).kind is OutcomeKind.RESULT
+    await readers.say(readers.one, "unsubscribe", names_of[0])
+    assert (await readers.say(readers.one, "subscribe", names_of[2])).kind is OutcomeKind.RESULT
+    assert readers.world.register.drop(readers.one) == [("one", names_of[1])]
+    assert readers.world.register.subscribers == {readers.two}
+
+
+async def test_subscriptions_follow_the_name_of_their_server():
+    register = Subscriptions()
+    register.add("one", URI, "a", URI)
+    register.rename("one", "two")
+    assert register.of("one") == register.of("one", "a") == []
+    assert register.of("two", "a") == [URI]
+    register.forget("two")
+    assert (register.subscribers, register.of_subscriber("a")) == (set(), [])
 
 
 class OwnTokens:

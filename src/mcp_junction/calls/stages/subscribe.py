@@ -8,12 +8,20 @@ and who has a link of its own can subscribe.
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from typing import Final
 
 from mcp_junction.calls.call import Call, Handler
-from mcp_junction.protocol.versions import HANDSHAKE, INVALID_REQUEST
+from mcp_junction.protocol.versions import HANDSHAKE, INVALID_REQUEST, RATE_LIMITED
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 from mcp_junction.upstream.upstream import Upstream
+
+MAX_SUBSCRIPTIONS: Final = 1000
+"""Resources that one client may be subscribed to: each is remembered, here and at its server."""
+_TOO_MANY: Final = (
+    f"you are subscribed to {MAX_SUBSCRIPTIONS} resources, as many as one client may be;"
+    " unsubscribe from some of them first"
+)
 
 
 class Subscriptions:
@@ -21,16 +29,20 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._wanted: dict[tuple[str, str], dict[object, str]] = {}
+        self._of_each: dict[object, dict[tuple[str, str], None]] = {}
+        """The same by subscriber."""
 
     def add(self, server: str, uri: str, session: object, name: str) -> None:
         self._wanted.setdefault((server, uri), {})[session] = name
+        self._of_each.setdefault(session, {})[server, uri] = None
 
     def remove(self, server: str, uri: str, session: object) -> bool:
         """Remove one subscription; return whether it was the last."""
         sessions = self._wanted.get((server, uri))
         if sessions is None:
             return True
-        sessions.pop(session, None)
+        if sessions.pop(session, None) is not None:
+            self._forget(session, (server, uri))
         if sessions:
             return False
         del self._wanted[server, uri]
@@ -42,34 +54,44 @@ class Subscriptions:
 
     def of_subscriber(self, subscriber: object) -> list[tuple[str, str]]:
         """The server and the URI of all that one has subscribed to."""
-        return [key for key, subscribers in self._wanted.items() if subscriber in subscribers]
+        return list(self._of_each.get(subscriber, ()))
+
+    def has_room(self, subscriber: object) -> bool:
+        """Whether a subscriber may have one more."""
+        return len(self._of_each.get(subscriber, ())) < MAX_SUBSCRIPTIONS
 
     @property
     def subscribers(self) -> set[object]:
         """All that have subscribed to something."""
-        return {one for subscribers in self._wanted.values() for one in subscribers}
+        return set(self._of_each)
 
     def of(self, server: str, session: object = None) -> list[str]:
         """Every URI of a server that someone subscribed to, or that one session did."""
-        return [
-            uri
-            for (key, uri), sessions in self._wanted.items()
-            if key == server and (session is None or session in sessions)
-        ]
+        known = self._wanted if session is None else self._of_each.get(session, ())
+        return [uri for key, uri in known if key == server]
 
     def rename(self, old: str, new: str) -> None:
         """Move the subscriptions of a server to its new key."""
         for key, uri in [known for known in self._wanted if known[0] == old]:
-            self._wanted[new, uri] = self._wanted.pop((key, uri))
+            for session, name in self._wanted.pop((key, uri)).items():
+                self._forget(session, (key, uri))
+                self.add(new, uri, session, name)
 
     def forget(self, server: str) -> None:
         """Remove the subscriptions to a server that is gone."""
         for known in [known for known in self._wanted if known[0] == server]:
-            del self._wanted[known]
+            for session in self._wanted.pop(known):
+                self._forget(session, known)
 
     def names(self, server: str, uri: str) -> dict[object, str]:
         """The subscribers of an address, and the name each uses for it."""
         return dict(self._wanted.get((server, uri), ()))
+
+    def _forget(self, session: object, key: tuple[str, str]) -> None:
+        own = self._of_each[session]
+        del own[key]
+        if not own:
+            del self._of_each[session]
 
 
 class Subscribe:
@@ -94,6 +116,8 @@ class Subscribe:
             )
             return outcomes.failed(INVALID_REQUEST, words, Delivery.NOT_SENT, server=upstream.key)
         had = call.caller in self._register.names(*call.route.pair)
+        if not had and not self._register.has_room(call.caller):
+            return outcomes.failed(RATE_LIMITED, _TOO_MANY, Delivery.NOT_SENT)
         # Before the server is told: nobody who leaves meanwhile is then the last to want it.
         self._register.add(*call.route.pair, call.caller, call.name)
         outcome = await following(call)
