@@ -225,8 +225,7 @@ class Junction:
         from mcp_junction.calls.stages.idempotency import settle_resumed
 
         claims = self.governance.claims
-        settle = partial(settle_resumed, claims)
-        return ResumedClaims(claims.take_over, settle, claims.give_up)
+        return ResumedClaims(claims, partial(settle_resumed, claims))
 
     def _make_governed_stages(self, audit: CallAudit | None) -> GovernedStages:
         if self.governance is None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from mcp_junction.calls.methods import address
 from mcp_junction.calls.stages.idempotency import RunOnce, settle_resumed
 from mcp_junction.catalog.endpoints import EVERYTHING
 from mcp_junction.eras.resume import ResumedClaims
+from mcp_junction.eras.tickets import KEY_BYTES, Seal
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.governance.idempotency_claims import IdempotencyClaims
 from mcp_junction.policy.decision import PolicyDecision
@@ -53,8 +55,7 @@ class OnceWorld(GovernedWorld):
         self.server.refused_eras = {*Era} - {era}
         self.claims = claims
         super().__init__(self.server, idempotency=RunOnce(claims), policy=ONCE, **more)
-        settle = partial(settle_resumed, claims)
-        self.parts.resume.claims = ResumedClaims(claims.take_over, settle, claims.give_up)
+        self.parts.resume.resumed_claims = ResumedClaims(claims, partial(settle_resumed, claims))
         self.parked_calls._give_claim_up = claims.give_up
 
     def script(self, flight: Flight) -> Outcome | None:
@@ -369,3 +370,26 @@ async def test_a_call_that_was_resumed_is_waited_for_however_long_it_takes(world
     flight.end(outcomes.result(b'{"content":[],"n":7}'))
     assert body(await asyncio.wait_for(resumed, BOUND))["n"] == 7
     assert body(await asyncio.wait_for(other, BOUND))["n"] == 7
+
+
+@pytest.mark.req("R-IDEMPOTENCY")
+async def test_a_state_is_good_once_in_all_processes_together(claims):
+    keys = [secrets.token_bytes(KEY_BYTES)]
+    worlds = [OnceWorld(claims, Era.STATELESS) for _ in range(3)]
+    for world in worlds:
+        world.parked_calls.seal = Seal(lambda: keys)
+        world.answer = b'{"resultType":"input_required","inputRequests":{},"requestState":"theirs"}'
+    first = worlds[0]
+    asked = await first.run(first.make(caller=stateless(first)))
+    state = body(asked)["requestState"]
+    for world in worlds:
+        world.server.wire.script = lambda _: outcomes.unavailable("one", "away")
+    away = await worlds[1].run(worlds[1].make(caller=stateless(worlds[1]), requestState=state))
+    assert away.code == SERVER_UNAVAILABLE  # it was not sent, so it may come again
+    for world in worlds:
+        world.server.wire.script = world.script
+        world.answer = b'{"resultType":"complete","content":[],"n":9}'
+    calls = [w.start(w.make(caller=stateless(w), requestState=state)) for w in worlds]
+    done = await asyncio.wait_for(asyncio.gather(*calls), BOUND)
+    assert sorted(outcome.kind.value for outcome in done) == ["error", "error", "result"]
+    assert sum(world.runs for world in worlds) == 2

@@ -36,6 +36,7 @@ from mcp_junction.upstream.handshake import question_refusal
 from mcp_junction.upstream.outcome import Delivery, Outcome, OutcomeKind
 
 MAX_QUESTIONS: Final = 32
+USED: Final = "this requestState was used before; make the call again without it"
 ASKED: Final = Outcome(OutcomeKind.SUSPENDED, b"{}")
 """Wakes the waiter of a flight whose server has asked something instead of answering."""
 
@@ -267,9 +268,7 @@ class ParkedCalls:
     def spend_ticket(self, ticket: Ticket) -> None:
         """Spend the ticket of a stateless server's state, good once. Raises RequestStateError."""
         if ticket.id in self._spent:
-            raise RequestStateError(
-                "this requestState was used before; make the call again without it"
-            )
+            raise RequestStateError(USED)
         while self._spent and (len(self._spent) >= _MAX_SPENT or self._is_first_expired()):
             del self._spent[next(iter(self._spent))]
         self._spent[ticket.id] = ticket.expires

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -24,19 +24,23 @@ from mcp_junction.calls.methods import with_name
 from mcp_junction.calls.stages.authorize import deny
 from mcp_junction.catalog.items import Route
 from mcp_junction.catalog.own_tools import SIGNED_IN, is_sign_in_offer
-from mcp_junction.eras.parked import ASKED, ParkedCall, ParkedCalls
+from mcp_junction.eras.parked import ASKED, USED, ParkedCall, ParkedCalls
 from mcp_junction.eras.tickets import Continuation, Ticket, TicketOwner, server_ref
-from mcp_junction.errors import FrameError, RequestStateError
+from mcp_junction.errors import FrameError, RequestStateError, StoreError
 from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.versions import (
     APPROVAL_NEEDED,
     INVALID_PARAMS,
     RESOURCE_NOT_FOUND,
+    SERVER_UNAVAILABLE,
     STATELESS,
 )
 from mcp_junction.tasks import wait_unless
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.outcome import ERROR, RESULT, SUSPENDED, Delivery, Outcome
+
+if TYPE_CHECKING:  # the stdio mode does without it
+    from mcp_junction.governance.idempotency_claims import IdempotencyClaims
 
 _OF_ROUNDS: Final = frozenset(("_meta", "requestState", "inputResponses"))
 """The params that differ when a call comes back."""
@@ -47,6 +51,7 @@ APPROVAL: Final = "approval"
 _PAGE_WAIT: Final = 10.0
 """Seconds that a call waits when its client comes back before the person has done."""
 _DECLINED: Final = "a person has to approve this call, and that was declined"
+_NO_STORE: Final = "the store cannot be reached, so that the call does not go on; try again later"
 NO_STATE: Final = Raw(b"null")
 """An absent state, as some clients write it."""
 
@@ -54,12 +59,9 @@ NO_STATE: Final = Raw(b"null")
 class ResumedClaims(NamedTuple):
     """What is done about the claim of a call that is resumed."""
 
-    take_over: Callable[[str], Awaitable[None]]
-    """Has it count as running again, for as long as the call runs."""
+    claims: IdempotencyClaims
     settle: Callable[[str, Outcome], Awaitable[None]]
-    """Settles it by the outcome."""
-    give_up: Callable[[str], None]
-    """Settles it where there is none."""
+    """Settles a claim by the outcome of its call."""
 
 
 class Resume:
@@ -75,7 +77,7 @@ class Resume:
         """``wait_for_approval`` returns when somebody has decided about a request."""
         self.parked_calls = parked_calls
         self._deadlines = deadlines
-        self.claims = claims
+        self.resumed_claims = claims
         self._wait_for_approval = wait_for_approval
 
     def __call__(self, call: Call, following: Handler) -> Awaitable[Outcome]:
@@ -118,15 +120,15 @@ class Resume:
 
     async def _settle_claim(self, call: Call, going: Awaitable[Outcome]) -> Outcome:
         """Wait for the end of a resumed call; whatever becomes of it, its claim is settled."""
-        claims = self.claims
+        resumed = self.resumed_claims
         try:
             outcome = await going
         except BaseException:
-            if call.claim is not None and claims is not None:
-                claims.give_up(call.claim)
+            if call.claim is not None and resumed is not None:
+                resumed.claims.give_up(call.claim)
             raise
-        if call.claim is not None and claims is not None:
-            await claims.settle(call.claim, outcome)
+        if call.claim is not None and resumed is not None:
+            await resumed.settle(call.claim, outcome)
         return outcome
 
     async def _after_page(
@@ -165,6 +167,9 @@ class Resume:
         self, call: Call, ticket: Ticket, state: str, following: Handler
     ) -> Outcome:
         """Call a stateless server again, with the state that it gave out."""
+        spent = await self._spend(ticket)
+        if isinstance(spent, Outcome):
+            return spent
         self._continue(call, ticket.continuation)
         if ticket.has_state:
             call.resumed_state = Raw(encode.dumps(state))
@@ -175,7 +180,25 @@ class Resume:
         is_done = outcome.kind is RESULT or outcome.kind is SUSPENDED
         if not is_done and outcome.delivery in (None, Delivery.NOT_SENT):
             self.parked_calls.return_ticket(ticket)  # it was refused, or never came there
+            if spent is not None and self.resumed_claims is not None:
+                await self.resumed_claims.claims.return_ticket(spent)
         return outcome
+
+    async def _spend(self, ticket: Ticket) -> str | Outcome | None:
+        """Spend a ticket in the store, where its call goes on by a token or a claim that it had.
+
+        All processes open the same tickets, and after a restart, too. Return what it can be
+        returned by, or the answer to a call whose ticket was spent.
+        """
+        known, resumed = ticket.continuation, self.resumed_claims
+        if resumed is None or not (known.passed_by or known.claim):
+            return None
+        try:
+            spent = await resumed.claims.spend_ticket(ticket.id)
+        except StoreError:
+            self.parked_calls.return_ticket(ticket)
+            return outcomes.failed(SERVER_UNAVAILABLE, _NO_STORE, Delivery.NOT_SENT)
+        return spent or outcomes.failed(INVALID_PARAMS, USED, Delivery.NOT_SENT)
 
     async def _rejoin(
         self, call: Call, route: Route, parked: ParkedCall, answers: dict[str, Raw]
@@ -196,8 +219,8 @@ class Resume:
             self._deadlines.end(attempt)
 
     async def _take_over_claim(self, call: Call) -> None:
-        if call.claim is not None and self.claims is not None:
-            await self.claims.take_over(call.claim)
+        if call.claim is not None and self.resumed_claims is not None:
+            await self.resumed_claims.claims.take_over(call.claim)
 
     def _continue(self, call: Call, before: Continuation) -> None:
         call.spoke = call.spoke or before.spoke

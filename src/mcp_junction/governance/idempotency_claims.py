@@ -40,6 +40,8 @@ _FIRST_POLL: Final = 0.05
 _LONGEST_POLL: Final = 1.0
 _RETRY: Final = 1.0
 _RETIRE_EVERY: Final = 3600.0
+_TICKET: Final = "ticket"
+"""Stands for the owner in the claim on a ticket; those of calls have a role before a colon."""
 _MOST_UNSETTLED: Final = 10_000
 _STATES: Final = {
     ClaimEnd.KEEP: ClaimState.DONE,
@@ -268,6 +270,19 @@ class IdempotencyClaims:
             await self._table.take_over(claim_id, self._writer)
         except StoreError as error:
             log.warning("a call with an idempotency key goes on, which is not stored: %s", error)
+
+    async def spend_ticket(self, ticket_id: str) -> str | None:
+        """Spend the ticket of a call that goes on; return None if any process has before.
+
+        It is kept like the claim of a call that has run. Raises StoreError.
+        """
+        key, now = ClaimKey(_TICKET, "", "", ticket_id), self._now()
+        new = ClaimRecord(token_hex(16), *key, "", ClaimState.EXECUTED, self._writer, now)
+        return new.id if await self._table.make(new) is None else None
+
+    async def return_ticket(self, spent: str) -> None:
+        """Make a ticket good again that ``spend_ticket`` has spent: nothing came of it."""
+        await self.settle(spent, ClaimEnd.RELEASE)
 
     def give_up(self, claim_id: str) -> None:
         """Mark the claim of a call that nobody will come back for: it may have run."""
