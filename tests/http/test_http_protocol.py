@@ -12,7 +12,7 @@ from tests.http.wire import BOUND, Wire
 from uvicorn.server import ServerState
 
 from mcp_junction.listener.http.exchange import Patience
-from mcp_junction.listener.http.protocol import MAX_QUEUED
+from mcp_junction.listener.http.protocol import MAX_HEADER_BYTES, MAX_QUEUED
 from mcp_junction.listener.http.server import protocol_for, stop_accepting
 from mcp_junction.tasks import TaskScope
 
@@ -195,6 +195,25 @@ async def test_headers_and_path_are_given_as_they_were_sent(site, wire):
 
 async def test_headers_that_are_too_large_are_refused(site, wire):
     wire.send(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x-large: %b\r\n" % (b"y" * 1000) * 70)
+    assert (await wire.response()).status == 431
+    await wire.closed()
+    assert not site.scopes
+
+
+UNENDING = {
+    "value": b"GET / HTTP/1.1\r\nx-long: ",
+    "name": b"GET / HTTP/1.1\r\nx-long",
+    "trailer": b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx-long: ",
+    "chunk": b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n5;x-long=",
+}
+
+
+@pytest.mark.req("S-02", "R-MEMORY")
+@pytest.mark.parametrize("beginning", UNENDING.values(), ids=UNENDING)
+async def test_a_header_that_does_not_end_is_refused_while_it_comes(site, wire, beginning):
+    wire.send(beginning)
+    await asyncio.sleep(0.01)
+    wire.send(b"y" * (MAX_HEADER_BYTES + 1))
     assert (await wire.response()).status == 431
     await wire.closed()
     assert not site.scopes

@@ -42,8 +42,8 @@ class HttpProtocol(asyncio.Protocol):
         "_answer_checked", "_app", "_base", "_begun", "_body", "_body_size", "_cached_head",
         "_current", "_due", "_has_head", "_header_bytes", "_idle_after", "_idle_since",
         "_is_own_peer", "_is_refused", "_keep_alive", "_last_active", "_last_scope", "_loop",
-        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_usage",
-        "fields", "owes_continue", "url", "written",
+        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_unparsed",
+        "_usage", "fields", "owes_continue", "url", "written",
     )  # fmt: skip
 
     max_body: int
@@ -86,6 +86,7 @@ class HttpProtocol(asyncio.Protocol):
         self.url = b""
         self.fields = Fields()
         self._header_bytes = 0
+        self._unparsed = 0  # bytes that httptools keeps, as the beginning of a header
         self._has_head = False  # whether it is complete: what follows the body is no part of it
         self.owes_continue = False
         self._body: list[bytes] = []
@@ -127,11 +128,14 @@ class HttpProtocol(asyncio.Protocol):
         self._last_scope = None
         if self._is_refused:
             return
+        self._unparsed += len(data)
         try:
             self._parser.feed(data)
         except httptools.HttpParserError:
             self._refuse(400, b"this is not HTTP")
         if self._begun:
+            if self._unparsed > MAX_HEADER_BYTES:  # httptools copies all of it each time
+                self._refuse(431, b"the headers are too large")
             self._watch()
         elif begins:
             self._remember(data)
@@ -253,6 +257,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(431, b"the headers are too large")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._unparsed = 0
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > MAX_HEADER_BYTES:
             self._refuse(431, b"the headers are too large")
@@ -277,6 +282,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        self._unparsed = 0
         self._body_size += len(body)
         if self._body_size <= self.max_body:
             self._body.append(body)
