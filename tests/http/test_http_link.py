@@ -424,6 +424,29 @@ async def test_a_server_that_went_away_is_noticed_without_a_call():
         await asyncio.wait_for(link.wait_closed(), BOUND)
 
 
+UNENDING = {
+    "value": b"HTTP/1.1 200 OK\r\nx-long: ",
+    "name": b"HTTP/1.1 200 OK\r\nx-long",
+    "trailer": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nx-long: ",
+    "chunk": b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5;x-long=",
+}
+
+
+@pytest.mark.req("R-MEMORY", "R-ISOLATE")
+@pytest.mark.parametrize("beginning", UNENDING.values(), ids=UNENDING)
+async def test_a_header_that_does_not_end_ends_the_call(beginning):
+    async def endless(visit: Visit) -> None:
+        visit.raw(beginning)
+        while not visit.gone.is_set():
+            visit.raw(b"y" * 65_536)
+            await asyncio.sleep(0)
+
+    async with linked(endless) as (origin, link):
+        error = await failure(link)
+        assert error["data"]["delivery"] == Delivery.UNKNOWN
+        assert "the headers of its response are too large" in error["message"]
+
+
 # -- headers
 
 

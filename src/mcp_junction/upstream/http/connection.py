@@ -17,6 +17,7 @@ from mcp_junction.resilience.stalls import StallSweep
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 _CHALLENGE: Final = b"www-authenticate"
+_TOO_LARGE: Final = "the headers of its response are too large"
 
 
 class Target(UrlTarget):
@@ -78,8 +79,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_answered", "_exchange", "_has_more", "_header_bytes", "_headers", "_keeps_alive",
-        "_on_closed", "_on_idle", "_parser", "_stalls", "_transport", "_until_close", "idle_since",
-        "written",
+        "_on_closed", "_on_idle", "_parser", "_stalls", "_transport", "_unparsed", "_until_close",
+        "idle_since", "written",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +96,8 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[bytes, bytes] = {}
         self._header_bytes = 0
+        self._unparsed = 0
+        """Bytes that have come in a row and are no body yet; -1 when the last of them were."""
         self._until_close = False
         self._exchange: HttpExchange | None = None
         self._answered: HttpExchange | None = None
@@ -168,6 +171,10 @@ class Connection(asyncio.Protocol):
             self._fail("it switches to another protocol, which it was not asked for")
         if self._answered is not None:
             self._finish(self._answered)
+        elif self._exchange is not None:
+            self._unparsed = 0 if self._unparsed < 0 else self._unparsed + len(data)
+            if self._unparsed > MAX_HEADER_BYTES:  # httptools copies all of a header each time
+                self._fail(_TOO_LARGE)
 
     def _finish(self, exchange: HttpExchange) -> None:
         """Go on after a complete response; not with a connection that is out of step."""
@@ -206,6 +213,7 @@ class Connection(asyncio.Protocol):
         self._has_more = self._answered is not None
         self._headers = {}
         self._header_bytes = 0
+        self._unparsed = -1
         self._until_close = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -215,7 +223,7 @@ class Connection(asyncio.Protocol):
         self._headers[key] = value.strip()
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MAX_HEADER_BYTES:
-            self._fail("the headers of its response are too large")
+            self._fail(_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         sized = b"content-length" in self._headers or b"transfer-encoding" in self._headers
@@ -226,6 +234,7 @@ class Connection(asyncio.Protocol):
             self._exchange.on_head(status, headers)
 
     def on_body(self, body: bytes) -> None:
+        self._unparsed = -1
         if self._exchange is not None:
             self._exchange.on_data(body)
 
