@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.http.origin import BOUND, Handler, Origin, Visit
 
+from mcp_junction.resilience.read_budget import AT_ONCE, TURN_LIMIT, ReadBudget
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http import pool as pools
 from mcp_junction.upstream.http.connection import Target, parse_target
@@ -449,3 +450,38 @@ def test_a_url_says_where_to_connect(url, found):
 def test_a_url_that_makes_no_sense_is_refused(url):
     with pytest.raises(ValueError, match=r"."):
         parse_target(url)
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_a_flood_is_parsed_in_pieces_between_which_others_have_their_turn():
+    class Clock:
+        time = 0.0
+
+    class Slow(Asking):
+        in_turn = most = 0
+
+        def on_data(self, chunk: bytes) -> None:
+            super().on_data(chunk)
+            Clock.time += TURN_LIMIT / 10
+            self.in_turn += 1
+            self.most = max(self.most, self.in_turn)
+
+    async def flood(visit: Visit) -> None:
+        visit.raw(CHUNKED + b"1\r\nx\r\n" * 40_000 + b"0\r\n\r\n")
+
+    async with Origin(flood) as origin:
+        tasks = TaskScope("test")
+        budget = ReadBudget(lambda: Clock.time)
+        pool = Pool(parse_target(origin.url), tasks, read_budget=budget)
+        slow = Slow()
+        pool.send(slow)
+        while not slow.ended.done():
+            await asyncio.sleep(0)
+            slow.in_turn = 0
+        assert await slow.end() == ""
+        assert slow.body == b"x" * 40_000
+        assert slow.most < AT_ONCE / 6 + 200
+        assert await send(pool).end() == "", "the connection is read again"
+        assert origin.connections == 1
+        pool.close()
+        await tasks.close()

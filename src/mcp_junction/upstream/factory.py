@@ -15,6 +15,7 @@ from mcp_junction.config.load import Config
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
 from mcp_junction.resilience.clock import Clock
+from mcp_junction.resilience.read_budget import ReadBudget
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import Supervision, resolve
 from mcp_junction.upstream.child_env import child_env
@@ -22,7 +23,7 @@ from mcp_junction.upstream.events import ServerListeners
 from mcp_junction.upstream.handshake import ConnectPolicy, Hello
 from mcp_junction.upstream.headstart import Headstart
 from mcp_junction.upstream.link import Link
-from mcp_junction.upstream.stdio import ReadBudget, StdioLink
+from mcp_junction.upstream.stdio import StdioLink
 from mcp_junction.upstream.upstream import Upstream
 from mcp_junction.upstream.warden import Warden
 
@@ -156,8 +157,16 @@ class ServerFactory:
                     clock=upstream.clock,
                     stalls=self._stalls,
                     tokens=upstream.tokens,
+                    read_budget=self._read_budget,
                 )
-            link = SseLink(definition, upstream, limit, stalls=self._stalls, tokens=upstream.tokens)
+            link = SseLink(
+                definition,
+                upstream,
+                limit,
+                stalls=self._stalls,
+                tokens=upstream.tokens,
+                read_budget=self._read_budget,
+            )
         except ValueError as error:
             raise ServerError(definition.key, Phase.STARTUP, str(error)) from None
         await link.start()

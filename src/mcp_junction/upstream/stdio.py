@@ -2,7 +2,6 @@
 
 It starts the process (through the warden), reads and writes its pipes, keeps the tail of its stderr
 and ends it. When to start, what an exit means and whether to try again is decided by the Upstream.
-ReadBudget limits how long servers' output may be processed in one turn of the event loop.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.errors import Phase, ServerError
@@ -23,6 +22,7 @@ from mcp_junction.outbox import Outbox
 from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import STATELESS, era_of
 from mcp_junction.redaction.texts import keep_tail, redact_lines
+from mcp_junction.resilience.read_budget import TURN_LIMIT, ReadBudget
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import wait_for_any, wait_until_set
 from mcp_junction.upstream import outcome as outcomes
@@ -33,58 +33,6 @@ from mcp_junction.upstream.link import LinkEnd, LinkListener, find_cause
 from mcp_junction.upstream.multiplexer import MultiplexedLink
 from mcp_junction.upstream.outcome import LINK_FAILED
 from mcp_junction.upstream.warden import Ward, Warden
-
-TURN_LIMIT: Final = 0.002
-"""Seconds of one turn of the event loop that servers' output may take."""
-
-Portion = Callable[[float], bool]
-"""Processes some of what waits, until a moment by the clock; returns whether there is more."""
-
-
-class ReadBudget:
-    """Shares the time of the event loop's turns among the servers whose output waits."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._waiting: deque[Portion] = deque()
-        self._spent = 0.0
-        self._is_scheduled = False
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether nothing more is to be processed in this turn."""
-        return self._spent >= TURN_LIMIT
-
-    def spend(self, seconds: float) -> None:
-        """Count the time that output processed on arrival has taken."""
-        self._spent += seconds
-        self._schedule()
-
-    def wait(self, portion: Portion) -> None:
-        """Have ``portion`` called in later turns, until it returns that there is no more."""
-        self._waiting.append(portion)
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._begin_turn)
-
-    def _begin_turn(self) -> None:
-        """Process waiting portions at the beginning of a turn, each at most once."""
-        self._is_scheduled = False
-        began = now = self._now()
-        for _ in range(len(self._waiting)):
-            portion = self._waiting.popleft()
-            if portion(began + TURN_LIMIT):
-                self._waiting.append(portion)
-            now = self._now()
-            if now - began >= TURN_LIMIT:
-                break
-        self._spent = now - began
-        if self._waiting or self.is_spent:
-            self._schedule()
-
 
 if sys.platform == "linux":
     import fcntl

@@ -13,9 +13,12 @@ from typing import Final
 import httptools
 
 from mcp_junction.config.urls import UrlTarget, parse_url
+from mcp_junction.resilience.read_budget import AT_ONCE, PacedInput, ReadBudget
 from mcp_junction.resilience.stalls import StallSweep
 
 MAX_HEADER_BYTES: Final = 64 * 1024
+OVERDUE_AFTER: Final = 30.0
+"""Seconds after which the response to a request is given up that says nothing but a status."""
 _CHALLENGE: Final = b"www-authenticate"
 _TOO_LARGE: Final = "the headers of its response are too large"
 
@@ -74,13 +77,18 @@ class HttpExchange:
         """The connection failed: there will be no (more of the) response."""
 
 
+def is_overdue(written_at: float) -> bool:
+    """Whether the response to such a request is given up; ``written_at`` is when it was written."""
+    return asyncio.get_running_loop().time() - written_at > OVERDUE_AFTER
+
+
 class Connection(asyncio.Protocol):
     """Parses responses and hands them to the exchange under way."""
 
     __slots__ = (
         "_answered", "_exchange", "_has_more", "_header_bytes", "_headers", "_keeps_alive",
-        "_on_closed", "_on_idle", "_parser", "_stalls", "_transport", "_unparsed", "_until_close",
-        "idle_since", "written",
+        "_on_closed", "_on_idle", "_paced", "_parser", "_stalls", "_transport", "_unparsed",
+        "_until_close", "idle_since", "written",
     )  # fmt: skip
 
     def __init__(
@@ -88,8 +96,10 @@ class Connection(asyncio.Protocol):
         on_idle: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
         stalls: StallSweep | None = None,
+        read_budget: ReadBudget | None = None,
     ) -> None:
         self._stalls = stalls
+        self._paced = PacedInput(self, read_budget or ReadBudget())
         self.written = 0
         self._on_idle = on_idle
         self._on_closed = on_closed
@@ -163,18 +173,39 @@ class Connection(asyncio.Protocol):
         if self._exchange is None:  # no request is under way: it is closing, or out of step
             self.abort()
             return
+        if len(data) > AT_ONCE:
+            self._paced.take(data)
+            return
+        self._parse(data)
+        if self._answered is not None:
+            self._finish(self._answered)
+
+    def _parse(self, data: bytes | memoryview) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._fail(f"its response is not HTTP: {error}")
         except httptools.HttpParserUpgrade:
             self._fail("it switches to another protocol, which it was not asked for")
-        if self._answered is not None:
-            self._finish(self._answered)
-        elif self._exchange is not None:
+        if self._answered is None and self._exchange is not None:
             self._unparsed = 0 if self._unparsed < 0 else self._unparsed + len(data)
             if self._unparsed > MAX_HEADER_BYTES:  # httptools copies all of a header each time
                 self._fail(_TOO_LARGE)
+
+    def receive_piece(self, piece: memoryview, *, is_last: bool) -> None:
+        """Parse a piece of much that has come at once."""
+        if self._exchange is not None or self._answered is not None:
+            self._parse(piece)
+        if is_last and self._answered is not None:
+            self._finish(self._answered)
+
+    def pause_input(self) -> None:
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_input(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _finish(self, exchange: HttpExchange) -> None:
         """Go on after a complete response; not with a connection that is out of step."""
@@ -188,11 +219,12 @@ class Connection(asyncio.Protocol):
         exchange.on_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._paced.finish()  # an answer that has come is still an answer
         exchange = self._release()
         self._on_closed(self)
         if self._stalls is not None:
             self._stalls.forget(self)
-        del self._parser  # it holds methods of ours: a cycle for the collector
+        del self._parser, self._paced  # they hold methods of ours: a cycle for the collector
         self._transport = None
         if exchange is None:
             return

@@ -21,6 +21,7 @@ from mcp_junction.protocol.sse import reconnect_delay
 from mcp_junction.protocol.versions import HANDSHAKE, STATELESS, era_of
 from mcp_junction.redaction.texts import KNOWN, redact_line
 from mcp_junction.resilience.clock import Clock, SystemClock
+from mcp_junction.resilience.read_budget import ReadBudget
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream import outcome as outcomes
@@ -55,6 +56,7 @@ class RemoteLink(MultiplexedLink):
         dialer: Dialer | None = None,
         stalls: StallSweep | None = None,
         tokens: TokenSource | None = None,
+        read_budget: ReadBudget | None = None,
     ) -> None:
         super().__init__(definition.key, listener, definition.limits)
         self.tokens = tokens
@@ -67,7 +69,10 @@ class RemoteLink(MultiplexedLink):
         self._dialer = dialer or dialer_for(definition)
         self._where = parse_target(definition.url)
         self._headers = check_headers(definition.headers)
-        self.pool = Pool(self._where, self.tasks, self._dialer, self._limits, stalls)
+        self._read_budget = read_budget or ReadBudget()
+        self.pool = Pool(
+            self._where, self.tasks, self._dialer, self._limits, stalls, self._read_budget
+        )
         self._why = ""
 
     def _refuse(self, flight: Flight, is_closed: bool) -> bool:
@@ -153,8 +158,9 @@ class HttpLink(RemoteLink):
         clock: Clock | None = None,
         stalls: StallSweep | None = None,
         tokens: TokenSource | None = None,
+        read_budget: ReadBudget | None = None,
     ) -> None:
-        super().__init__(definition, listener, limit, dialer, stalls, tokens)
+        super().__init__(definition, listener, limit, dialer, stalls, tokens, read_budget)
         self._listener = listener
         self.clock = clock or SystemClock()
         headers = {"accept": _ACCEPT, **self._headers}

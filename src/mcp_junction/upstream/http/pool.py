@@ -13,6 +13,7 @@ from typing import Final
 
 from mcp_junction.config.settings import DEFAULT_LIMITS, Limits
 from mcp_junction.errors import AddressRefused
+from mcp_junction.resilience.read_budget import ReadBudget
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.connection import Connection, HttpExchange, Target
@@ -38,6 +39,7 @@ class Pool:
         dialer: Dialer | None = None,
         limits: Limits = DEFAULT_LIMITS,
         stalls: StallSweep | None = None,
+        read_budget: ReadBudget | None = None,
     ) -> None:
         self._where = where
         self._dialer = dialer or Dialer()
@@ -52,6 +54,7 @@ class Pool:
         self._waiting_bytes = 0
         self._limits = limits
         self._stalls = stalls
+        self._read_budget = read_budget or ReadBudget()
         self._closed = False
         self._failing_since: float | None = None
         self._outages = 0
@@ -155,9 +158,7 @@ class Pool:
         """Open a connection; ``outages`` is the number of outages when this attempt began."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                connection = await self._dialer.dial(
-                    self._where, lambda: Connection(self._on_free, self._on_closed, self._stalls)
-                )
+                connection = await self._dialer.dial(self._where, self._make_connection)
         except (OSError, AddressRefused) as error:
             self._opening -= 1
             self._on_connect_failed(error, outages)
@@ -165,6 +166,9 @@ class Pool:
         self._opening -= 1
         self._all.add(connection)
         self._on_free(connection)
+
+    def _make_connection(self) -> Connection:
+        return Connection(self._on_free, self._on_closed, self._stalls, self._read_budget)
 
     def _on_connect_failed(self, error: OSError | AddressRefused, outages: int) -> None:
         """Handle a failed attempt to connect: fail what waits, once no earlier attempt is pending.

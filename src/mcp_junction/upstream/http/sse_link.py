@@ -16,6 +16,7 @@ from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR
 from mcp_junction.resilience.stalls import StallSweep
+from mcp_junction.resilience.read_budget import ReadBudget
 from mcp_junction.tasks import resolve, wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
@@ -47,8 +48,11 @@ class SseLink(RemoteLink):
         stalls: StallSweep | None = None,
         tokens: TokenSource | None = None,
     ) -> None:
-        super().__init__(definition, listener, limit, dialer, stalls, tokens)
-        self._stream_pool = Pool(self._where, self.tasks, self._dialer)
+        read_budget: ReadBudget | None = None,
+        super().__init__(definition, listener, limit, dialer, stalls, tokens, read_budget)
+        self._stream_pool = Pool(
+            self._where, self.tasks, self._dialer, read_budget=self._read_budget
+        )
         self._post_head: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """How a POST begins, once the stream has named the address."""
 
