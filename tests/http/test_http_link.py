@@ -18,12 +18,15 @@ from tests.http.links import (
     http_link,
     landed,
     linked,
+    opening,
 )
 from tests.http.origin import BOUND, Origin, Visit
 
 from mcp_junction.config.settings import Limits
 from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.http import connection as connections
+from mcp_junction.upstream.http import pool as pools
 from mcp_junction.upstream.http.exchanges import PostedCall
 from mcp_junction.upstream.http.link import HttpLink
 from mcp_junction.upstream.outcome import Delivery
@@ -362,6 +365,22 @@ async def test_a_call_cancelled_before_it_was_sent_is_never_sent(monkeypatch):
         assert not len(link.multiplexer)
 
 
+@pytest.mark.req("R-ISOLATE")
+async def test_a_server_that_answers_no_notification_does_not_use_up_the_connections(monkeypatch):
+    monkeypatch.setattr(pools, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "OVERDUE_AFTER", 0.0)
+
+    async def calls_alone(visit: Visit) -> None:
+        if visit.rpc != "notifications/x":
+            await opening(plainly)(visit)
+
+    async with Origin(calls_alone) as origin, http_link(origin.url) as link:
+        for _ in range(5):
+            link.notify("notifications/x")
+        assert await call(link) == {"ok": True}
+        assert len(origin.told("notifications/x")) == 5
+
+
 # -- the standing stream
 
 
@@ -441,7 +460,7 @@ async def test_a_header_that_does_not_end_ends_the_call(beginning):
             visit.raw(b"y" * 65_536)
             await asyncio.sleep(0)
 
-    async with linked(endless) as (origin, link):
+    async with linked(endless) as (_, link):
         error = await failure(link)
         assert error["data"]["delivery"] == Delivery.UNKNOWN
         assert "the headers of its response are too large" in error["message"]

@@ -5,7 +5,7 @@ import json
 import sys
 
 import pytest
-from tests.http.links import Ears, Rider, failure, fly, landed, linked, sse_link
+from tests.http.links import Ears, Rider, call, failure, fly, landed, linked, sse_link
 from tests.http.origin import Origin, Visit
 from tests.http.test_sse_link import Older
 
@@ -98,6 +98,48 @@ async def test_bytes_that_wait_for_a_connection(monkeypatch):
         for flight in flights:
             flight.abandon(refused[0].future.result(), "enough")
         assert not link.pool.is_full, "what was given up does not wait any more"
+
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+@pytest.mark.req("R-ISOLATE", "R-MEMORY")
+async def test_answers_that_an_http_server_does_not_take_are_dropped_at_the_limit(monkeypatch):
+    monkeypatch.setattr("mcp_junction.upstream.http.pool.MAX_CONNECTIONS", 1)
+    goes_on = asyncio.Event()
+
+    async def later(visit: Visit) -> None:
+        await goes_on.wait()
+        visit.result({}) if visit.rpc else visit.accepted()
+
+    async with linked(later, limits=Limits(queue=5)) as (origin, link):
+        for _ in range(100):
+            link.multiplexer.receive(PING)
+        goes_on.set()
+        await origin.until(lambda: len(origin.told("")) >= 5)
+        assert await call(link) == {}
+        assert len(origin.told("")) <= 6
+
+
+@pytest.mark.req("R-ISOLATE", "R-MEMORY")
+async def test_answers_that_an_older_server_does_not_take_are_dropped_at_the_limit(monkeypatch):
+    monkeypatch.setattr("mcp_junction.upstream.http.pool.MAX_CONNECTIONS", 1)
+    goes_on, server = asyncio.Event(), Older()
+
+    async def later(visit: Visit) -> None:
+        if visit.method == "POST":
+            await goes_on.wait()
+        await server(visit)
+
+    async with Origin(later) as origin, sse_link(origin, limits=Limits(queue=5)) as link:
+        for _ in range(100):
+            link.multiplexer.receive(PING)
+        goes_on.set()
+        await origin.until(lambda: len(origin.told("")) >= 5)
+        flight = fly(link, rider=Rider())
+        server.answer(await origin.visited("tools/call"))
+        await landed(flight)
+        assert len(origin.told("")) <= 6
 
 
 def test_a_servers_own_limits_come_before_those_of_all():

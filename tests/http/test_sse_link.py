@@ -10,6 +10,8 @@ from tests.http.origin import BOUND, Origin, Visit
 from mcp_junction.errors import ServerError
 from mcp_junction.protocol.versions import DEFAULT_LIMIT
 from mcp_junction.upstream import outcome as outcomes
+from mcp_junction.upstream.http import connection as connections
+from mcp_junction.upstream.http import pool as pools
 from mcp_junction.upstream.http.sse_link import SseLink
 from mcp_junction.upstream.outcome import Delivery
 
@@ -231,3 +233,23 @@ async def test_nothing_overtakes_the_word_that_the_conversation_is_open():
         server.answer(await origin.visited("tools/call"))
         await landed(flight)
     assert heard == ["", "notifications/initialized", "tools/call"]
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_a_server_that_answers_no_post_does_not_use_up_the_connections(monkeypatch):
+    monkeypatch.setattr(pools, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(connections, "OVERDUE_AFTER", 0.0)
+
+    class Silent(Older):
+        async def __call__(self, visit: Visit) -> None:
+            if visit.method == "GET":
+                await super().__call__(visit)
+
+    server = Silent()
+    async with Origin(server) as origin, sse_link(origin) as link:
+        for _ in range(3):
+            link.notify("notifications/x")
+        for number in range(1, 5):
+            flight = fly(link)
+            server.answer(await origin.visited("tools/call", number))
+            await landed(flight)

@@ -20,7 +20,7 @@ from mcp_junction.resilience.failures import REFUSED_BEFORE_RUNNING, Failure
 from mcp_junction.tasks import resolve
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
-from mcp_junction.upstream.http.connection import HttpExchange
+from mcp_junction.upstream.http.connection import HttpExchange, is_overdue
 from mcp_junction.upstream.http.refusals import (
     UNAUTHENTICATED,
     is_other_era,
@@ -313,19 +313,23 @@ class PostedCall(EventExchange):
 class OwnRequest(HttpExchange):
     """A request that has no answer but its status: a notification, an answer, the last DELETE."""
 
-    __slots__ = ("_frame", "_link", "status")
+    __slots__ = ("_frame", "_link", "_written_at", "status")
 
     def __init__(self, link: HttpLink, payload: bytes, frame: bytes = b"") -> None:
         """``frame`` is what it posts, if that may be sent again with another token."""
         super().__init__(payload)
         self._link = link
         self._frame = frame
+        self._written_at = math.inf
         self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The HTTP status of the response; 0 when there is none."""
 
     @property
     def is_over(self) -> bool:
-        return self.status.done()
+        return self.status.done() or is_overdue(self._written_at)
+
+    def on_written(self) -> None:
+        self._written_at = asyncio.get_running_loop().time()
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         if status >= 400:

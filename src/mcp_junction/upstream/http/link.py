@@ -258,8 +258,11 @@ class HttpLink(RemoteLink):
             self.pool.drop(flight.carrier)
 
     def _write(self, frame: bytes) -> None:
-        """Post a frame that has no answer; stateless servers take none."""
-        if not self.closed.done() and self.era is HANDSHAKE:
+        """Post a frame that has no answer; stateless servers take none.
+
+        Dropped at the limit, so that memory stays bounded: a server may ask without end.
+        """
+        if not self.closed.done() and self.era is HANDSHAKE and not self.pool.is_full:
             payload = self.build_post(frame, b"", self._token.line)
             self.pool.send(OwnRequest(self, payload, frame))
 

@@ -7,6 +7,7 @@ stdio, a request of the server does not say which call it belongs to.
 from __future__ import annotations
 
 import asyncio
+import math
 from urllib.parse import urljoin
 
 from mcp_junction.config.servers import ServerDefinition
@@ -15,12 +16,12 @@ from mcp_junction.oauth.discovery import BearerChallenge, read_challenge
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.sse import Event, EventReader
 from mcp_junction.protocol.versions import INTERNAL_ERROR
-from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.resilience.read_budget import ReadBudget
+from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import resolve, wait_for_any
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import QUEUED, WRITTEN, Flight
-from mcp_junction.upstream.http.connection import HttpExchange, parse_target
+from mcp_junction.upstream.http.connection import HttpExchange, is_overdue, parse_target
 from mcp_junction.upstream.http.dialer import Dialer
 from mcp_junction.upstream.http.link import RemoteLink
 from mcp_junction.upstream.http.pool import Pool
@@ -47,8 +48,8 @@ class SseLink(RemoteLink):
         dialer: Dialer | None = None,
         stalls: StallSweep | None = None,
         tokens: TokenSource | None = None,
-    ) -> None:
         read_budget: ReadBudget | None = None,
+    ) -> None:
         super().__init__(definition, listener, limit, dialer, stalls, tokens, read_budget)
         self._stream_pool = Pool(
             self._where, self.tasks, self._dialer, read_budget=self._read_budget
@@ -110,7 +111,7 @@ class SseLink(RemoteLink):
     # -- the wire
 
     def _write(self, frame: bytes) -> None:
-        if self._is_ready:
+        if self._is_ready and not self.pool.is_full:  # dropped at the limit, as by HttpLink
             self._post(frame, None)
 
     def _post(self, frame: bytes, flight: Flight | None, *, is_again: bool = False) -> _Post:
@@ -205,9 +206,18 @@ class _Post(HttpExchange):
         """Done when the POST has its response, or cannot get one."""
         self._link = link
         self._flight = flight
+        self._written_at = math.inf
+
+    @property
+    def is_over(self) -> bool:
+        if self._flight is not None:
+            return self._flight.future.done()
+        return self.answered.done() or is_overdue(self._written_at)
 
     def on_written(self) -> None:
-        if self._flight is not None and self._flight.state is QUEUED:
+        if self._flight is None:
+            self._written_at = asyncio.get_running_loop().time()
+        elif self._flight.state is QUEUED:
             self._flight.state = WRITTEN
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
