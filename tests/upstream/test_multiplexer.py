@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.upstream.dialogue import Dialogue, Listening, failure
 
 from mcp_junction.policy.principal import LOCAL_OWNER
-from mcp_junction.protocol.lines import LineReader
+from mcp_junction.protocol.lines import LineReader, Overlong
 from mcp_junction.protocol.versions import INTERNAL_ERROR, LINK_LOST
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.flight import FlightState, new_flight
@@ -119,6 +119,16 @@ async def test_a_large_batch_is_taken_and_one_of_too_many_is_told_of(talk, caplo
     assert "a batch was not read: a batch may hold 1000 messages" in caplog.text
     talk.hear(b"[%b]" % b",".join(answers))
     assert all(flight.future.done() for flight in flights)
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_lines_that_are_not_read_do_not_flood_the_log(talk, caplog):
+    for _ in range(500):
+        talk.hear(b"[%b]" % b",".join([b"{}"] * 1001))
+        talk.hear(Overlong(b"x", b"y", 2000, 1000))
+    assert talk.multiplexer.warnings == 1000
+    assert len(caplog.records) == 21
+    assert "more lines like this are not told of" in caplog.text
 
 
 @pytest.mark.req("FR-008", "US3-2")

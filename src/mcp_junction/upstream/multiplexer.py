@@ -37,6 +37,7 @@ _BLANK = b" \t\r"
 _MARGIN = BOM + _BLANK  # some runtimes put a byte order mark before every write
 _MAX_QUESTIONS = 64
 _MAX_STRAY = 4096
+_MAX_WARNINGS = 20
 _MARK = b'{"jsonrpc"'
 _OPENINGS = frozenset(("initialize", "server/discover"))
 _LARGE = 64 * 1024
@@ -52,7 +53,7 @@ class Multiplexer:
 
     __slots__ = (
         "_has_mixed_lines", "_listener", "_pending", "_questions", "_write", "flights",
-        "is_stateless", "noise", "server", "stray", "users",
+        "is_stateless", "noise", "server", "stray", "users", "warnings",
     )  # fmt: skip
 
     def __init__(self, server: str, write: Callable[[bytes], None], listener: LinkListener) -> None:
@@ -69,6 +70,8 @@ class Multiplexer:
         """How many lines were not frames."""
         self.stray = b""
         """The first of those lines, unless it is long."""
+        self.warnings = 0
+        """How many lines were worth a warning; only the first are logged, for they may flood."""
         self._has_mixed_lines = False  # whether a frame was seen behind other text
 
     def __len__(self) -> int:
@@ -174,7 +177,7 @@ class Multiplexer:
             texts = split_raw(line, MAX_ANSWERS)
         except FrameError as error:
             if error.code == INVALID_REQUEST:
-                log.warning("server %r: a batch was not read: %s", self.server, error)
+                self._warn("server %r: a batch was not read: %s", self.server, error)
             return False
         for text in texts:
             if text[:1] == b"{":
@@ -202,7 +205,15 @@ class Multiplexer:
         what = f"its answer of {line.size} bytes is over {limit}"
         if not self._fail_by_id(line.head + line.tail, what):
             words = "server %r: a line of %d bytes is over %s, and was skipped"
-            log.warning(words, self.server, line.size, limit)
+            self._warn(words, self.server, line.size, limit)
+
+    def _warn(self, words: str, *about: object) -> None:
+        """Log a warning about a line, unless there were many on this link."""
+        self.warnings += 1
+        if self.warnings <= _MAX_WARNINGS:
+            log.warning(words, *about)
+        if self.warnings == _MAX_WARNINGS:
+            log.warning("server %r: more lines like this are not told of", self.server)
 
     def _count_noise(self, line: bytes, why: FrameError | str) -> None:
         self.noise += 1
