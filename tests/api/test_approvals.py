@@ -304,6 +304,13 @@ async def test_an_agent_cannot_have_too_many_calls_wait(world, monkeypatch):
     await world.ask({"path": "2"})
     refused = await world.invoke({"path": "3"})
     assert "too many calls" in refused.json()["error"]["message"]
+    assert await world.ask({"path": "2"})
+
+
+async def test_of_calls_that_come_at_once_no_more_wait_than_of_others(world, monkeypatch):
+    monkeypatch.setattr("mcp_junction.governance.approvals.MAX_PENDING", 3)
+    await asyncio.gather(*(world.invoke({"path": str(number)}) for number in range(30)))
+    assert len((await world.served.client().get(APPROVALS)).json()) == 3
 
 
 @pytest.mark.parametrize("limit", [None, {"calls": 1, "per": 3600}])

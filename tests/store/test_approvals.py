@@ -93,7 +93,10 @@ async def test_lists_are_newest_first_and_by_pages(store):
     assert [one.id for one in pending] == ["r3", "r2", "r1", "r0"]
     page = await table.read(ApprovalQuery(NOW + 10, before=(NOW + 3, "r3"), limit=2))
     assert [one.id for one in page] == ["r2", "r1"]
-    assert await table.count_pending("a", NOW + 10) == 4
+    later = request("r5", "b5", at=NOW + 10)
+    assert await table.add(later, most=4) == (None, False)
+    assert (await table.add(later, most=5))[1]
+    assert (await table.add(later, most=1))[0] is not None  # it is there already
     assert await table.read(ApprovalQuery(NOW + 100, is_open=True)) == []
     assert await table.retire(NOW + 62.5) == 3
 

@@ -90,8 +90,6 @@ class Approvals:
         known = await self.table.find_open(call.bind(grant))
         if known is not None and now < known.expires_at:
             return known
-        if await self.table.count_pending(call.agent_id, now) >= MAX_PENDING:
-            return None
         approval_id, until = token_hex(8), now + grant.token_ttl
         kept = waiting.arguments if len(waiting.arguments) <= _KEPT else b""
         record = ApprovalRecord(
@@ -110,8 +108,8 @@ class Approvals:
             now,
             until if grant.expires_at is None else min(until, grant.expires_at),
         )
-        found, is_new = await self.table.add(record)
-        if is_new:
+        found, is_new = await self.table.add(record, MAX_PENDING)
+        if found is not None and is_new:
             self._publish(REQUESTED, found, risk=found.risk, preview=found.preview)
         return found
 

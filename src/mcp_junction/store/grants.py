@@ -19,7 +19,7 @@ import msgspec
 from mcp_junction.policy.approvals import ApprovalState
 from mcp_junction.policy.grants import ANY, Grant, GrantKey, GrantSource, regrant
 from mcp_junction.policy.tokens import Token
-from mcp_junction.store.database import Query, Script, make_where, placeholders
+from mcp_junction.store.database import Query, Script, bump, make_where, placeholders
 from mcp_junction.store.protected import SignedRecord, SignedTable
 from mcp_junction.store.table import Table, transaction
 
@@ -240,6 +240,11 @@ class ApprovalQuery(NamedTuple):
     limit: int = 100
 
 
+_APPROVALS: Final = "approvals"
+"""The topic that lets one request be made at a time."""
+_COUNT_PENDING: Final = (
+    "SELECT count(*) FROM approvals WHERE agent_id = ? AND state = ? AND expires_at > ?"
+)
 _OPEN: Final = "WHERE binding = ? AND closed_at IS NULL"
 
 
@@ -260,9 +265,17 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
         return await self.read_all(rest, *args, asked.limit)
 
     @transaction()
-    def add(self, new: ApprovalRecord) -> Script[tuple[ApprovalRecord, bool]]:
-        """Store a request, unless the same call has one; return that, and whether it is new."""
+    def add(
+        self, new: ApprovalRecord, most: int | None = None
+    ) -> Script[tuple[ApprovalRecord | None, bool]]:
+        """Store a request, unless the same call has one; return that, and whether it is new.
+
+        None is stored where ``most`` of the agent wait for somebody already, however many come at
+        once.
+        """
         now = new.requested_at
+        if most is not None:
+            yield bump(_APPROVALS, by=0)
         add = self._table.add(
             self.sign(new), " ON CONFLICT (binding) WHERE closed_at IS NULL DO NOTHING RETURNING id"
         )
@@ -272,6 +285,10 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
         if found is not None:
             over = msgspec.structs.replace(found, state=found.state_at(now), closed_at=now)
             yield from self._replace(over, found.state)
+        if most is not None:
+            waiting = new.agent_id, PENDING.value, now
+            if int((yield Query(_COUNT_PENDING, waiting))[0][0]) >= most:
+                return None, False
         if (yield add):
             return new, True
         found = yield from self.read_one(_OPEN, new.binding)
@@ -284,11 +301,6 @@ class ApprovalTable(SignedTable[ApprovalRecord]):
     async def find_open(self, binding: str) -> ApprovalRecord | None:
         """Read the request of a call that is neither used nor replaced."""
         return await self.read_first(_OPEN, binding)
-
-    async def count_pending(self, agent_id: str, now: float) -> int:
-        """Count what waits for somebody to decide about an agent's calls."""
-        sql = "SELECT count(*) FROM approvals WHERE agent_id = ? AND state = ? AND expires_at > ?"
-        return await self._read_number(sql, agent_id, PENDING.value, now) or 0
 
     @transaction()
     def decide(
