@@ -56,6 +56,13 @@ def test_binding_again_replaces_what_was_bound_and_leaves_the_rest():
     assert all(g.agent_id == "agent-1" for g in again.removed)
 
 
+def test_a_grant_that_has_expired_is_in_the_way_of_no_other():
+    over = Grant("m1", "agent-1", "id-1", "read", expires_at=NOW)
+    binding = bound(["files:read"], [over])
+    assert [g.tool_name for g in binding.added] == ["read"]
+    assert binding.covered == binding.removed == ()
+
+
 def test_what_was_granted_otherwise_stays_as_it_is():
     manual = Grant("m1", "agent-1", "id-1", "read", token_mode=TokenMode.SINGLE_USE)
     binding = bound(["files:read"], [manual])

@@ -256,6 +256,7 @@ def _find_wrong_terms(grant: Grant, now: float) -> Iterator[tuple[str, str]]:
 
 # -- capability binding
 
+_BOUND: Final = GrantSource.BOUND
 SEPARATOR: Final = ":"
 """What stands between server and tool in a declared tool."""
 
@@ -268,7 +269,8 @@ class Binding(msgspec.Struct, frozen=True):
     """Bound before and declared again. They get a new token, as any grant that is given again."""
     removed: tuple[Grant, ...] = ()
     covered: tuple[Grant, ...] = ()
-    """Given otherwise than by binding, for just what is declared: they stay as they are."""
+    """Given otherwise than by binding, for just what is declared: they stay as they are, unless
+    they have expired."""
     problems: tuple[Problem, ...] = ()
     """What is wrong with the declaration; nothing is to be done then."""
 
@@ -310,7 +312,8 @@ def bind(
         wanted[grant.key] = grant
     if problems:
         return Binding(problems=tuple(problems))
-    return _compare(wanted, [g for g in existing if g.agent_id == agent_id], new_id)
+    own = [g for g in existing if g.agent_id == agent_id]
+    return _compare(wanted, [g for g in own if g.source is _BOUND or g.is_live(now)], new_id)
 
 
 def _compare(
@@ -324,11 +327,9 @@ def _compare(
             for key, grant in wanted.items()
             if key not in by_key
         ),
-        kept=tuple(grant for grant in found if grant.source is GrantSource.BOUND),
+        kept=tuple(grant for grant in found if grant.source is _BOUND),
         removed=tuple(
-            grant
-            for key, grant in by_key.items()
-            if grant.source is GrantSource.BOUND and key not in wanted
+            grant for key, grant in by_key.items() if grant.source is _BOUND and key not in wanted
         ),
-        covered=tuple(grant for grant in found if grant.source is not GrantSource.BOUND),
+        covered=tuple(grant for grant in found if grant.source is not _BOUND),
     )
