@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from tests.api.mcp_client import ACCEPTED, ERAS, META, NEWER, Handshake, client_of, frame
-from tests.plugin_rest import serve_api
+from tests.plugin_rest import SERVERS, serve_api
 from tests.registry.toolbox import BOUND, until
 
 from mcp_junction.policy.principal import Role
@@ -133,13 +133,13 @@ async def test_a_call_in_an_agents_name_ends_with_that_agents_grant(served):
     assert answer.json()["delivery"] == "unknown"
 
 
-async def send_ask(served, **more):
+async def send_ask(served, tool="peer.ask", **more):
     """Call the tool that asks, or come back with the answers to its questions."""
     meta = {**META, "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
     asked = {"method": "elicitation/create", "params": {"message": "?", "requestedSchema": {}}}
-    given = {"name": "peer.ask", "arguments": asked, "_meta": {**meta, **more.pop("carried", {})}}
+    given = {"name": tool, "arguments": asked, "_meta": {**meta, **more.pop("carried", {})}}
     headers = {**ACCEPTED, "mcp-protocol-version": NEWER, "mcp-method": "tools/call"}
-    headers["mcp-name"] = "peer.ask"
+    headers["mcp-name"] = tool
     message = frame("tools/call", {**given, **more})
     return (await served.client("agent").post("/mcp", json=message, headers=headers)).json()
 
@@ -160,6 +160,24 @@ async def test_a_parked_call_ends_with_its_grant(served):
     await until(lambda: flights(served) == 0)
     late = await send_ask(served, **answers_to(parked))
     assert late["error"]["message"].startswith("unknown tool: peer.ask")
+
+
+@pytest.mark.req("R-REVOKE")
+async def test_a_fallback_that_has_asked_twice_ends_with_the_grant_of_its_target(served):
+    await served.register("far")
+    await grant(served, "ask", server_id="far")
+    mine = await grant(served, "ask")
+    target = {"server_id": "peer", "tool_name": "ask"}
+    path = f"{MCP}/tools/far/ask"
+    assert (await served.client().patch(path, json={"fallbacks": [target]})).status_code == 200
+    assert (await served.client().post(f"{SERVERS}/far/disconnect")).status_code == 200
+    parked = (await send_ask(served, "far.ask"))["result"]
+    again = (await send_ask(served, "far.ask", requestState=parked["requestState"]))["result"]
+    assert again["inputRequests"] == parked["inputRequests"], "nothing was answered"
+    await revoke(served, mine)
+    assert len(served.junction.parked_calls) == 0
+    await until(lambda: flights(served) == 0)
+    assert "error" in await send_ask(served, "far.ask", **answers_to(again))
 
 
 @pytest.mark.req("R-REVOKE")

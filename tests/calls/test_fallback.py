@@ -383,8 +383,11 @@ async def test_a_parked_call_of_a_target_is_resumed_there():
     )
     running = world.start(back)
     await world.clock.advance(0)
+    assert back.substitute is not None
+    assert back.substitute.route.pair == ("two", "other"), "a revocation looks at that"
     flight.end(done("two"))
     outcome = await asyncio.wait_for(running, BOUND)
+    assert back.substitute is None
     assert (body(outcome)["by"], outcome.target) == ("two", "two:other")
     assert world.counted == {"one": 1, "two": 1}
 

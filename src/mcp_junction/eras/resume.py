@@ -206,8 +206,9 @@ class Resume:
         """Hand the client's answers to the server, and wait on for the flight."""
         self._continue(call, parked.continuation)
         call.flight, call.attempts = parked.flight, parked.attempts
-        if parked.record is not None:  # it may have been called in place of another
-            route = parked.record.route or route
+        if parked.record is not None and parked.record.route is not None:
+            call.substitute = _make_substitute(call, route, parked.record)
+            route = parked.record.route
         attempt = Attempt(call, route, parked.flight)
         self._deadlines.begin(attempt, timeout_of(call, route), parked.left)
         try:
@@ -216,6 +217,7 @@ class Resume:
                 parked.give_answers(answers)
             return await self.wait(attempt, parked)
         finally:
+            call.substitute = None
             self._deadlines.end(attempt)
 
     async def _take_over_claim(self, call: Call) -> None:
@@ -235,7 +237,7 @@ class Resume:
         outcome = await parked.wait(attempt)
         if outcome is not None:
             return attempt.finish(in_stateless_era(outcome))
-        call.flight = None  # it is no longer this request's
+        call.flight, known = None, call.substitute or call  # it is no longer this request's
         parked.left, parked.attempts = self._deadlines.left(attempt), call.attempts
         parked.record = CallEnded(
             call.user,
@@ -246,14 +248,33 @@ class Resume:
             None,
             ASKED,
             0.0,
-            decision=call.decision,
+            decision=known.decision,
             carried=call.carried,
             correlation_id=call.correlation_id,
         )
-        parked.continuation = continuation_of(call, self._deadlines, call.intent)
+        parked.continuation = continuation_of(known, self._deadlines, call.intent)
         call.intent = None  # it stays open while the server works
         owner = parked.owner or owner_of(call, route)
         return attempt.finish(self.parked_calls.park(parked, owner))
+
+
+def _make_substitute(call: Call, route: Route, record: CallEnded) -> Call | None:
+    """Make the call of the fallback target whose flight goes on; None where there is none.
+
+    A revocation looks at that: the grants of what was asked for say nothing about it.
+    """
+    target = record.route
+    if target is None or (target.upstream, target.pair.name) == (route.upstream, route.pair.name):
+        return None
+    return msgspec.structs.replace(
+        call,
+        route=target,
+        in_place_of=(route, call.params),
+        facts=None,
+        decision=record.decision,
+        flight=None,
+        _ending=None,
+    )
 
 
 def continuation_of(call: Call, deadlines: Deadlines, intent: str | None) -> Continuation:
