@@ -178,6 +178,8 @@ def test_explain_says_what_is_decided_why_and_what_would_help(ask, ask_json, age
     refused = ask("explain", name, "notes.delete", fails=True)
     assert refused.stdout.startswith("DENY by default: ")
     assert "It would pass if:" in refused.stdout
+    unknown = ask("explain", name, "notes.delet", fails=True)
+    assert "no known tool of 'notes' is named 'delet' (near: delete" in unknown.stderr
     ask("grants", "add", name, "notes.delete", "--token-mode", "present")
     refused = ask("explain", name, "notes.delete", '{"name": "x"}', fails=True)
     assert refused.stdout.startswith("DENY by token: ")

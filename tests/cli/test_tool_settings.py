@@ -71,7 +71,10 @@ def test_settings_that_name_no_known_tool_are_set_with_a_warning(ask):
         (("set", "clock.now", "timeout_ms=0"), "timeout_ms"),
         (("set", "clock.now", "fallbacks=nowhere.x"), "'nowhere.x' names no known server"),
         (("set", "nowhere.now", "risk=low"), "names no known server"),
-        (("show", "clock.nothing"), "there is no such tool"),
+        (("set", "clock.now", "risk=medium"), "'risk=medium': risk must be high or low"),
+        (("set", "clock.*", "risk=high"), "tool_name must name one tool"),
+        (("show", "clock.*"), "no known tool of 'clock' is named '*'"),
+        (("show", "clock.nwo"), "no known tool of 'clock' is named 'nwo' (near: now)"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_words(ask, words, told):

@@ -30,6 +30,7 @@ from mcp_junction.api.policy_models import (
     ExplainRequest,
     GrantRequest,
 )
+from mcp_junction.api.policy_warnings import describe_unknown_tool
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.calls.methods import KIND_OF
 from mcp_junction.catalog.items import TOOLS
@@ -81,7 +82,7 @@ async def _explain_call(
     To an agent, what it may not call is explained like what does not exist.
     """
     is_agent = principal.role is Role.AGENT
-    tool = _find_tool(context, asked, is_agent)
+    tool = await _find_tool(context, asked, is_agent)
     policy, agent_id, now = context.live_policy, asked.agent_id, time.time()
     own = (principal.grantee or agent_id) if is_agent else None
     target = CallTarget("", asked.tool_name, TOOLS.name, assess(asked.tool_name))
@@ -156,7 +157,7 @@ def _explain_condition(one: ExplainedCondition, params: dict[str, Any]) -> Condi
     return ConditionExplained(one.grant_id, one.when, one.is_met, parts, reads)
 
 
-def _find_tool(context: Context, asked: ExplainRequest, is_agent: bool) -> KnownTool | None:
+async def _find_tool(context: Context, asked: ExplainRequest, is_agent: bool) -> KnownTool | None:
     try:
         context.registry.find(asked.server_id)
     except NotFound:
@@ -165,7 +166,8 @@ def _find_tool(context: Context, asked: ExplainRequest, is_agent: bool) -> Known
         raise
     tool = context.registry.tools.known.find(asked.server_id, asked.tool_name)
     if tool is None and not is_agent:
-        raise RequestError("TOOL_NOT_FOUND", "the server neither lists nor declares such a tool")
+        words = await describe_unknown_tool(context, asked.server_id, asked.tool_name)
+        raise RequestError("TOOL_NOT_FOUND", words)
     return tool
 
 

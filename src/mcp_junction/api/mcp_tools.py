@@ -21,7 +21,7 @@ from mcp_junction.api.conventions import (
     mcp_error_responses,
     respond_with_page,
 )
-from mcp_junction.api.policy_warnings import find_setting_warnings
+from mcp_junction.api.policy_warnings import describe_unknown_tool, find_setting_warnings
 from mcp_junction.api.requests import Ref
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.catalog.endpoints import EVERYTHING
@@ -203,7 +203,8 @@ async def show_mcp_tool(
         if tool is None or tool.reason is not None or not _visibility(context, principal)(tool):
             raise RequestError("DENIED", "there is no such tool that you may use")
     elif tool is None:
-        raise RequestError("TOOL_NOT_FOUND", "there is no such tool; see GET /api/v1/mcp/tools")
+        words = await describe_unknown_tool(context, server_id, tool_name.removeprefix("/"))
+        raise RequestError("TOOL_NOT_FOUND", words)
     shown = MCPToolDetails(**_describe(context, principal, tool))
     if has_right(principal, Right.READ_POLICY):
         shown.settings = _show_settings(context, tool.state.setting)
@@ -237,7 +238,8 @@ async def change_mcp_tool(
         server_id, tool_name.removeprefix("/"), changes, caller(request)
     )
     shown = msgspec.structs.asdict(_show_settings(context, setting))
-    return ToolSettingsChanged(**shown, warnings=find_setting_warnings(context, setting) or UNSET)
+    warnings = await find_setting_warnings(context, setting)
+    return ToolSettingsChanged(**shown, warnings=warnings or UNSET)
 
 
 async def _list_visible(

@@ -6,6 +6,7 @@ policy, who may see every tool.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Iterator
 from itertools import islice
@@ -19,8 +20,10 @@ from mcp_junction.policy.patterns import NamePattern, compile_pattern, is_exact
 from mcp_junction.policy.tool_settings import ToolSetting
 from mcp_junction.slices import Slices
 
-_COMPARED: Final = 1_000
+_COMPARED: Final = 300
 """To compare a wrong name with more names than these takes too long."""
+_LONGEST: Final = 64
+"""Characters of a name that is worth comparing."""
 _NEAREST: Final = 3
 
 
@@ -30,24 +33,24 @@ async def find_grant_warnings(context: Context, grant: Grant) -> list[str]:
     if TOOLS in grant.kinds and grant.tool_name != ANY:
         pattern = compile_pattern(grant.tool_name)
         if not await _is_known(context, grant.server_id, pattern):
-            unknown = _describe_unknown(context, grant.server_id, grant.tool_name)
+            unknown = await _describe_unknown(context, grant.server_id, pattern)
             found.append(f"{unknown}; the grant holds for one that comes later")
     if grant.when and not _can_be_met(context, grant):
         found.append(f"no call of agent {grant.agent_id!r} can meet its condition: {grant.when}")
     return found
 
 
-def find_setting_warnings(context: Context, setting: ToolSetting) -> list[str]:
+async def find_setting_warnings(context: Context, setting: ToolSetting) -> list[str]:
     """Say what a setting names that is not known: its tool, or fallbacks."""
     known = context.registry.tools.known
     found = []
     name, is_set = setting.tool_name, setting != ToolSetting(setting.server_id, setting.tool_name)
     if is_set and name != ANY and known.find(setting.server_id, name) is None:
-        unknown = _describe_unknown(context, setting.server_id, name)
+        unknown = await describe_unknown_tool(context, setting.server_id, name)
         found.append(f"{unknown}; the setting holds for one that comes later")
     for target in setting.fallbacks:
         if known.find(target.server_id, target.tool_name) is None:
-            unknown = _describe_unknown(context, target.server_id, target.tool_name)
+            unknown = await describe_unknown_tool(context, target.server_id, target.tool_name)
             found.append(f"{unknown}; as a fallback it is passed over")
     return found
 
@@ -73,13 +76,25 @@ def _names_of(context: Context, server_id: str) -> Iterator[str]:
     return (tool.name for tool in tools)
 
 
-def _describe_unknown(context: Context, server_id: str, name: str) -> str:
-    """Say that no known tool has a name, and which names are like it."""
-    server = "any server" if server_id == ANY else repr(context.server_names.get(server_id, "?"))
-    if not is_exact(name):
-        return f"no known tool of {server} fits {name!r}"
+async def _describe_unknown(context: Context, server_id: str, pattern: NamePattern) -> str:
+    if pattern.is_exact:
+        return await describe_unknown_tool(context, server_id, pattern.text)
+    return f"no known tool of {_name_server(context, server_id)} fits {pattern.text!r}"
+
+
+def _name_server(context: Context, server_id: str) -> str:
+    name = context.server_names.get(server_id, server_id)
+    return "any server" if server_id == ANY else repr(name)
+
+
+async def describe_unknown_tool(context: Context, server_id: str, name: str) -> str:
+    """Say that no known tool has a name, and which names are like it, to who may see them all."""
+    server = _name_server(context, server_id)
     names = list(islice(_names_of(context, server_id), _COMPARED + 1))
-    like = [] if len(names) > _COMPARED else difflib.get_close_matches(name, names, _NEAREST, 0.5)
+    like = list[str]()
+    if len(names) <= _COMPARED and len(name) <= _LONGEST:
+        known = [one for one in names if len(one) <= _LONGEST and one.isprintable()]
+        like = await asyncio.to_thread(difflib.get_close_matches, name, known, _NEAREST, 0.5)
     near = f" (near: {', '.join(like)})" if like else ""
     return f"no known tool of {server} is named {name!r}{near}"
 

@@ -30,7 +30,9 @@ _SHOWN: Final = (
 _FALLBACKS: Final = "fallbacks"
 _FLAGS: Final = ("enabled", "read_only", "idempotent")
 _NUMBERS: Final = ("timeout_ms",)
-_TEXTS: Final = ("risk", "versions")
+_RISK: Final = "risk"
+_RISKS: Final = ("high", "low")
+_TEXTS: Final = (_RISK, "versions")
 _SETTABLE: Final = (*_FLAGS, *_TEXTS, *_NUMBERS, _FALLBACKS)
 
 
@@ -139,6 +141,8 @@ def _read_pair(pair: str, remote: ServiceClient) -> tuple[str, Any]:
     if name == _FALLBACKS:
         targets = read_targets(remote, [one.strip() for one in text.split(",")])
         return name, [{"server_id": one.server_id, "tool_name": one.tool_name} for one in targets]
+    if name == _RISK and text not in _RISKS:
+        raise UsageError(f"{pair!r}: risk must be {' or '.join(_RISKS)}")
     if name in _TEXTS:
         return name, text
     try:

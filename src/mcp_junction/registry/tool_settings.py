@@ -155,7 +155,7 @@ class ToolSettingAdministration:
         if not name or "\0" in name or len(name) > 1_000:
             problems.append(invalid_at("tool_name", "must be the name of a tool"))
         if name == ALL_TOOLS and not given.keys() <= {"versions"}:
-            words = "only versions can be set for all tools of a server; name one tool"
+            words = "must name one tool: for all tools of a server only versions can be set"
             problems.append(invalid_at("tool_name", words))
         changes: dict[str, Any] = {}
         for key in SETTABLE:
