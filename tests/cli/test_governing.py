@@ -93,6 +93,15 @@ def test_a_grant_of_a_tool_that_is_not_known_is_given_with_a_warning(ask, agent)
     assert "warning: no known tool of 'clock'" in said.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("grants", "add", "local-owner", "clock.now"), ("agents", "add", "local-owner")],
+    ids=" ".join,
+)
+def test_the_owners_id_is_not_given_to_an_agent(ask, words):
+    assert "agent_id must not be the local owner's" in ask(*words, fails=True).stderr
+
+
 def test_a_declared_tool_may_be_written_as_in_other_commands(ask, ask_json):
     made = ask_json("agents", "add", "dotted", "--tool", "clock.now", "--tool", "notes:*")
     assert made["declared_tools"] == ["clock:now", "notes:*"]

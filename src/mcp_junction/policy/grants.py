@@ -180,7 +180,8 @@ def parse_target(
 
 def check_grant(grant: Grant, by: Principal, now: float) -> list[Problem]:
     """Find everything that is wrong with a grant that ``by`` wants to give."""
-    wrong_agent = check_agent_id(grant.agent_id)
+    is_owners = grant.source is GrantSource.OWNER
+    wrong_agent = None if is_owners else check_agent_id(grant.agent_id)
     found = [] if wrong_agent is None else [wrong_agent]
     found += [_problem(*fault) for fault in _find_wrong_target(grant)]
     if grant.token_mode is NONE and by.role not in (Role.OWNER, Role.ADMIN):
@@ -210,6 +211,8 @@ def check_agent_id(agent_id: str) -> Problem | None:
     """Find what is wrong with the id of an agent."""
     if not 1 <= len(agent_id) <= MAX_AGENT_ID or not agent_id.isprintable():
         return _problem("agent_id", f"must be 1 to {MAX_AGENT_ID} printable characters")
+    if agent_id == LOCAL_OWNER.id:
+        return _problem("agent_id", "must not be the local owner's, who may call everything")
     return None
 
 
