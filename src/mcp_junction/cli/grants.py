@@ -28,7 +28,7 @@ TOKEN_MODES: Final = ("window", "present", "single_use", "approval", "none")
 _SHORT: Final = 8
 """How much of an id is shown: enough to name a grant by."""
 _COLOURS: Final = {"migrated": "yellow", "owner": "cyan"}
-_HOW: Final = 'send it as "token" in the body of a REST call, or as _meta["junction/token"] in MCP'
+_HOW: Final = 'send it as "token" to /api/v1/mcp/invoke, or as _meta["junction/token"] in MCP'
 
 
 def run(argv: list[str]) -> int:
