@@ -93,6 +93,15 @@ def test_a_grant_of_a_tool_that_is_not_known_is_given_with_a_warning(ask, agent)
     assert "warning: no known tool of 'clock'" in said.stderr
 
 
+def test_a_key_with_a_grant_of_a_tool_that_is_not_known_is_made_with_a_warning(demo, program):
+    words = ["keys", "create", "--role", "agent", "--agent", "keyed", "--data-dir", demo.folder]
+    said = program(*words, "--grant", "clock.now", "--grant", "clock.*", "--grant", "notes.l?st")
+    assert (said.returncode, "warning" in said.stderr) == (0, False)
+    said = program(*words, "--grant", "clock.nwo")
+    assert (said.returncode, said.stdout[:4]) == (0, "jct_")
+    assert "warning: --grant clock.nwo fits no known tool" in said.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [("grants", "add", "local-owner", "clock.now"), ("agents", "add", "local-owner")],
@@ -262,6 +271,11 @@ def test_a_grant_is_tried_without_being_given(ask, ask_json, agent):
     ask("grants", "add", name, "clock.now")
     assert ask("tools", "call", "clock.now", "--key", key)
     ask("tools", "call", "clock.convert", "{}", "--key", key, fails=True)
+    tried = ask("grants", "add", name, "clock.nwo", "--when", "1 > 2", "--dry-run")
+    assert "no known tool of 'clock' is named 'nwo' (near: now)" in tried.stderr
+    assert "can meet its condition" in tried.stderr
+    tried = ask("grants", "add", name, "clock.now", "--when", "args.x == 1", "--dry-run")
+    assert tried.stderr == ""
     tried = ask("grants", "add", name, "clock.*", "--dry-run", env={"COLUMNS": "200"}).stdout
     assert "more allowed" in tried
     assert "clock.convert" in tried

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from mcp_junction.api.conventions import (
     AnyRequest,
@@ -30,7 +30,7 @@ from mcp_junction.api.policy_models import (
     ExplainRequest,
     GrantRequest,
 )
-from mcp_junction.api.policy_warnings import describe_unknown_tool
+from mcp_junction.api.policy_warnings import describe_unknown_tool, find_grant_warnings
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.calls.methods import KIND_OF
 from mcp_junction.catalog.items import TOOLS
@@ -226,6 +226,9 @@ class SimulationResult(msgspec.Struct):
     newly_denied: int
     depends: Annotated[int, Meta(description="Calls that a condition would decide about.")]
     changes: list[SimulatedCalls]
+    warnings: Annotated[
+        list[str] | UnsetType, Meta(description="Why the grant may let nothing pass.")
+    ] = UNSET
 
 
 @post(
@@ -248,6 +251,10 @@ async def simulate_change(request: AnyRequest, context: Context) -> SimulationRe
     rows = await context.store.audit.rows(query)
     counted = await asyncio.to_thread(_count_calls, rows)
     found = simulate(before, after, _read_calls(context, counted), time.time())
+    warnings, known = list[str](), {grant.id for grant in before.grants}
+    for grant in after.grants:
+        if grant.id not in known:
+            warnings += await find_grant_warnings(context, grant, after)
     changed = [
         SimulatedCalls(
             one.target.server, one.target.name, one.target.kind, one.before, one.after, one.times
@@ -262,6 +269,7 @@ async def simulate_change(request: AnyRequest, context: Context) -> SimulationRe
         sum(one.calls for one in changed if one.after == "deny"),
         sum(one.calls for one in changed if one.after == "depends"),
         changed,
+        warnings or UNSET,
     )
 
 

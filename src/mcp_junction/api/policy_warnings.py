@@ -15,6 +15,7 @@ from typing import Final
 from mcp_junction.api.conventions import Context
 from mcp_junction.errors import NotFound
 from mcp_junction.policy.cel_syntax import find_reads, parse_condition
+from mcp_junction.policy.grant_set import GrantSet
 from mcp_junction.policy.grants import ANY, TOOLS, Grant
 from mcp_junction.policy.patterns import NamePattern, compile_pattern, is_exact
 from mcp_junction.policy.tool_settings import ToolSetting
@@ -27,15 +28,17 @@ _LONGEST: Final = 64
 _NEAREST: Final = 3
 
 
-async def find_grant_warnings(context: Context, grant: Grant) -> list[str]:
-    """Say why a grant that is in force may let nothing pass."""
+async def find_grant_warnings(
+    context: Context, grant: Grant, grants: GrantSet | None = None
+) -> list[str]:
+    """Say why a grant may let nothing pass: one of those in force, or else of ``grants``."""
     found = []
     if TOOLS in grant.kinds and grant.tool_name != ANY:
         pattern = compile_pattern(grant.tool_name)
         if not await _is_known(context, grant.server_id, pattern):
             unknown = await _describe_unknown(context, grant.server_id, pattern)
             found.append(f"{unknown}; the grant holds for one that comes later")
-    if grant.when and not _can_be_met(context, grant):
+    if grant.when and not _can_be_met(grant, grants or context.live_policy.of(grant.agent_id)):
         found.append(f"no call of agent {grant.agent_id!r} can meet its condition: {grant.when}")
     return found
 
@@ -99,12 +102,11 @@ async def describe_unknown_tool(context: Context, server_id: str, name: str) -> 
     return f"no known tool of {server} is named {name!r}{near}"
 
 
-def _can_be_met(context: Context, grant: Grant) -> bool:
+def _can_be_met(grant: Grant, grants: GrantSet) -> bool:
     """Whether some call may meet the condition of a grant, as far as that is plain."""
     reads_tool = any(path[0] == "tool" for path in find_reads(parse_condition(grant.when)))
     if reads_tool and (grant.server_id == ANY or not is_exact(grant.tool_name)):
         return True
-    grants = context.live_policy.of(grant.agent_id)
     return any(
         grants.is_possible(grant, kind, grant.server_id, grant.tool_name) for kind in grant.kinds
     )

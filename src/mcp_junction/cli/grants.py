@@ -115,6 +115,8 @@ def _simulate(args: argparse.Namespace, remote: ServiceClient, bodies: list[dict
     found = [
         remote.post(f"{POLICIES}/simulate", {"grant": body, "last": args.last}) for body in bodies
     ]
+    for one in found:
+        print_warnings(one)
     if args.json:
         print_json(found)
         return 0

@@ -18,13 +18,14 @@ from mcp_junction.cli.options import (
     option,
     read_service_settings,
 )
-from mcp_junction.cli.printing import print_table
+from mcp_junction.cli.printing import print_table, printable
 from mcp_junction.cli.runner import run_async
 from mcp_junction.cli.storage import open_storage
 from mcp_junction.errors import InvalidChange, Problem, UsageError
 from mcp_junction.governance.policy_admin import PolicyAdministration, migrate_agents, token_ttl_of
 from mcp_junction.identity.keys import KeyRing, sign_existing_keys
-from mcp_junction.policy.grants import Grant, check_agent_id, parse_target
+from mcp_junction.policy.grants import ANY, Grant, GrantTarget, check_agent_id, parse_target
+from mcp_junction.policy.patterns import compile_pattern
 from mcp_junction.policy.principal import (
     KEY_ROLES,
     LOCAL_OWNER,
@@ -123,6 +124,19 @@ async def _make_agent(args: argparse.Namespace, store: Store, log: AuditLog) -> 
                 await policies.grant(grant, me)
             except InvalidChange as error:
                 raise UsageError(f"--grant {pattern}: {error}") from None
+    await _warn_of_unknown(store, dict(zip(args.grant, targets, strict=True)))
+
+
+async def _warn_of_unknown(store: Store, given: dict[str, GrantTarget]) -> None:
+    """Print a warning for each pattern that no stored or declared tool fits."""
+    known = [(one.server_id, one.name) for one in await store.tools.all()]
+    known += [(one.server_id, one.tool_name) for one in await store.declared_tools.all()]
+    for text, target in given.items():
+        pattern = compile_pattern(target.tool_name)
+        fits = (target.server_id in (ANY, at) and pattern.matches(name) for at, name in known)
+        if target.tool_name != ANY and not any(fits):
+            words = "fits no known tool; the grant holds for one that comes later"
+            print(f"warning: --grant {printable(text)} {words}", file=sys.stderr)
 
 
 async def _create(args: argparse.Namespace, store: Store, log: AuditLog) -> int:
