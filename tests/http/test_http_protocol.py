@@ -12,8 +12,9 @@ from tests.http.wire import BOUND, Wire
 from uvicorn.server import ServerState
 
 from mcp_junction.listener.http.exchange import Patience
-from mcp_junction.listener.http.protocol import MAX_HEADER_BYTES, MAX_QUEUED
+from mcp_junction.listener.http.protocol import MAX_HEADER_BYTES, MAX_QUEUED, HttpProtocol
 from mcp_junction.listener.http.server import protocol_for, stop_accepting
+from mcp_junction.resilience.read_budget import AT_ONCE, TURN_LIMIT
 from mcp_junction.tasks import TaskScope
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -21,6 +22,8 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 class Site:
     """A listening app, and what it was asked."""
+
+    protocol: type[HttpProtocol]
 
     def __init__(self) -> None:
         self.scopes: list[dict[str, Any]] = []
@@ -74,7 +77,7 @@ async def listening(
     config.load()
     loop = asyncio.get_running_loop()
     tasks = TaskScope("test")
-    protocol = protocol_for(tasks, 4 * 1024 * 1024, patience)
+    site.protocol = protocol = protocol_for(tasks, 4 * 1024 * 1024, patience)
     server = await loop.create_server(lambda: protocol(config, site.state, {}), "127.0.0.1", 0)
     site.port = server.sockets[0].getsockname()[1]
     yield site
@@ -465,3 +468,42 @@ async def test_a_body_in_tiny_chunks_takes_little_more_memory_than_its_size(site
     wire.send(b"0\r\n\r\n")
     assert (await wire.response()).status == 200
     assert site.bodies == [b"ab" * count]
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_a_request_in_many_pieces_leaves_others_their_turn(site, monkeypatch):
+    """Of input that takes long to parse, little is parsed in each turn of the loop."""
+    parsed = HttpProtocol.on_body
+    count, most, moment = 0, 0, 0.0
+
+    def slowly(self: HttpProtocol, body: bytes) -> None:
+        nonlocal count, most, moment
+        parsed(self, body)
+        moment += TURN_LIMIT / 10
+        count += 1
+        most = max(most, count)
+
+    monkeypatch.setattr(HttpProtocol, "on_body", slowly)
+    monkeypatch.setattr(site.protocol.read_budget, "now", lambda: moment)
+    first, second = await site.wire(), await site.wire()
+    first.request("POST", "/first", transfer_encoding="chunked")
+    first.send(b"1\r\nx\r\n" * 40_000 + b"0\r\n\r\n")
+    first.request("GET", "/next")
+    waiting = asyncio.ensure_future(first.response())
+    while not waiting.done():
+        await asyncio.sleep(0)
+        count = 0
+    assert (await waiting).body == b"/first"
+    assert (await first.response()).body == b"/next"
+    assert site.bodies[0] == b"x" * 40_000
+    assert most < AT_ONCE / 6 + 200
+    second.request("GET", "/other")
+    assert (await second.response()).body == b"/other"
+
+
+async def test_requests_sent_ahead_in_one_flood_are_answered_in_their_order(site, wire):
+    site.protocol.read_budget.now = itertools.count().__next__  # every piece takes too long
+    for number in range(1_000):
+        wire.request("POST", f"/{number}", b"x" * 20)
+    for number in range(1_000):
+        assert (await wire.response()).body == b"/%d" % number

@@ -18,6 +18,7 @@ AT_ONCE: Final = 8 * 1024
 """Bytes that are parsed without a look at the time, when no more has come."""
 _SMALLEST_PIECE: Final = 1024
 _LARGEST_PIECE: Final = 64 * 1024
+_NOTHING: Final = memoryview(b"")
 _MEASURABLE: Final = 0.0002
 
 Portion = Callable[[float], bool]
@@ -86,32 +87,35 @@ class PieceReceiver(Protocol):
     def receive_piece(self, piece: memoryview, *, is_last: bool) -> None:
         """Parse a piece; after the last one, no more of what has come waits."""
 
-    def pause_input(self) -> None: ...
-
-    def resume_input(self) -> None: ...
+    def resume_input(self) -> None:
+        """Read on."""
 
 
 class PacedInput:
-    """The input of one connection that is more than a piece; its reading is paused meanwhile."""
+    """The input of one connection that is more than a piece."""
 
     __slots__ = ("_budget", "_data", "_receiver")
 
     def __init__(self, receiver: PieceReceiver, budget: ReadBudget) -> None:
         self._receiver = receiver
         self._budget = budget
-        self._data = memoryview(b"")
+        self._data = _NOTHING
 
     @property
     def is_waiting(self) -> bool:
         """Whether there is input that is not parsed."""
         return len(self._data) > 0
 
-    def take(self, data: bytes) -> None:
-        """Parse what has come: now, or in the next turns what takes too long."""
+    def take(self, data: bytes) -> bool:
+        """Parse what has come, in later turns what takes too long.
+
+        Returns whether that is so; then the caller reads nothing until ``resume_input``.
+        """
         self._data = memoryview(data)
-        if self._budget.process(self._parse):
-            self._receiver.pause_input()
-            self._budget.wait(self._parse_later)
+        if not self._budget.process(self._parse):
+            return False
+        self._budget.wait(self._parse_later)
+        return True
 
     def finish(self) -> None:
         """Parse all that waits, because the connection has ended."""

@@ -34,6 +34,12 @@ class Patience(msgspec.Struct, frozen=True):
     rate: int = 1024
     """The least bytes per second of a body."""
 
+    def until(self, begun: float, last_active: float, size: int) -> float:
+        """When it is over for a request of which ``size`` bytes of the body have come."""
+        if not size:
+            return begun + self.head
+        return self.body + min(last_active, begun + size / self.rate)
+
 
 class ClientConnection(Protocol):
     """The connection that an exchange writes its response to."""

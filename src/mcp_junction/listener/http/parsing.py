@@ -8,7 +8,8 @@ head twice; ``is_upgrading`` says so when it is told that the first is complete.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+from urllib.parse import unquote
 
 import httptools
 
@@ -36,7 +37,7 @@ class RequestParser:
         self._receiver = receiver
         self._parser = httptools.HttpRequestParser(receiver)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Parse what has come. Raises HttpParserError for what is no request, or a tunnel."""
         left: memoryview | None = memoryview(data)
         while left is not None:
@@ -92,3 +93,16 @@ class RequestParser:
     def version(self) -> str:
         version: str = self._parser.get_http_version()
         return version
+
+    def scope(self) -> dict[str, Any]:
+        """The request's own part of its ASGI scope."""
+        raw, _, query = self._receiver.url.partition(b"?")
+        path = raw.decode("latin-1")
+        return {
+            "http_version": self.version,
+            "method": self.method,
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw,
+            "query_string": query,
+            "headers": self._receiver.fields,
+        }

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import deque
 from typing import Any, Final
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -24,6 +23,7 @@ from mcp_junction.listener.http.owner import is_own_peer
 from mcp_junction.listener.http.parsing import RequestParser
 from mcp_junction.policy.quotas import Quotas, QuotaUsage
 from mcp_junction.protocol.lines import MERGE_EVERY, merge_small
+from mcp_junction.resilience.read_budget import AT_ONCE, PacedInput, ReadBudget
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 
@@ -31,8 +31,6 @@ log = logging.getLogger("mcp_junction.http")
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_QUEUED: Final = 16
-
-_BLANK = (b" ", b"\t")
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -42,13 +40,14 @@ class HttpProtocol(asyncio.Protocol):
         "_answer_checked", "_app", "_base", "_begun", "_body", "_body_size", "_cached_head",
         "_current", "_due", "_has_head", "_header_bytes", "_idle_after", "_idle_since",
         "_is_own_peer", "_is_refused", "_keep_alive", "_last_active", "_last_scope", "_loop",
-        "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport", "_unparsed",
-        "_usage", "fields", "owes_continue", "url", "written",
+        "_paced", "_parser", "_paused", "_queue", "_resumed", "_state", "_timer", "_transport",
+        "_unparsed", "_usage", "fields", "owes_continue", "url", "written",
     )  # fmt: skip
 
     max_body: int
     patience: Patience
     tasks: TaskScope
+    read_budget: ReadBudget
     stalls: StallSweep | None = None
     quotas: Quotas | None = None
 
@@ -65,6 +64,7 @@ class HttpProtocol(asyncio.Protocol):
         self._state = server_state
         self._loop = _loop or asyncio.get_event_loop()
         self._parser = RequestParser(self)
+        self._paced = PacedInput(self, self.read_budget)
         self._transport: asyncio.Transport | None = None
         self._base: dict[str, Any] = {}
         self._queue: deque[AsgiExchange] | None = None
@@ -126,25 +126,38 @@ class HttpProtocol(asyncio.Protocol):
                 self._take(AsgiExchange(self, scope, body))
                 return
         self._last_scope = None
+        if len(data) <= AT_ONCE:
+            self.receive_piece(data)
+        elif self._paced.take(data) and self._transport is not None:
+            self._transport.pause_reading()
+        if begins and not self._begun:
+            self._remember(data)
+
+    def receive_piece(self, piece: bytes | memoryview, *, is_last: bool = True) -> None:
+        """Parse what has come, or a piece of it."""
         if self._is_refused:
             return
-        self._unparsed += len(data)
+        self._unparsed += len(piece)
         try:
-            self._parser.feed(data)
+            self._parser.feed(piece)
         except httptools.HttpParserError:
             self._refuse(400, b"this is not HTTP")
         if self._begun:
             if self._unparsed > MAX_HEADER_BYTES:  # httptools copies all of it each time
                 self._refuse(431, b"the headers are too large")
             self._watch()
-        elif begins:
-            self._remember(data)
+
+    def resume_input(self) -> None:
+        """Read on, unless enough waits."""
+        is_full = self._queue is not None and len(self._queue) >= MAX_QUEUED
+        if self._transport is not None and not is_full and not self._paced.is_waiting:
+            self._transport.resume_reading()
 
     def _remember(self, data: bytes) -> None:
-        """Cache the head of ``data``, which was exactly one request."""
-        if self._last_scope is not None:
+        """Cache the head of ``data``, if that was exactly one request."""
+        if self._last_scope is not None and not self._paced.is_waiting:
             self._cached_head = cache_head(data, self._last_scope)
-            self._last_scope = None
+        self._last_scope = None
 
     def eof_received(self) -> None:
         pass  # a client that closes its side counts as gone, though it may still read
@@ -156,7 +169,8 @@ class HttpProtocol(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._transport = self._cached_head = None
-        del self._parser  # it holds methods of ours: a cycle for the collector
+        del self._parser, self._paced  # they hold methods of ours: a cycle for the collector
+        self._is_refused = True
         self.resume_writing()
         for exchange in (self._current, *(self._queue or ())):
             if exchange is not None:
@@ -218,11 +232,8 @@ class HttpProtocol(asyncio.Protocol):
         since = self._idle_since
         if not self._begun:
             return since + self._idle_after
-        patience, begun = self.patience, max(self._begun, since)
-        if not self._body_size:
-            return begun + patience.head
-        earned = min(self._body_size, self.max_body) / patience.rate
-        return patience.body + min(max(self._last_active, since), begun + earned)
+        size = min(self._body_size, self.max_body)
+        return self.patience.until(max(self._begun, since), max(self._last_active, since), size)
 
     def _watch(self) -> None:
         """Move the timer forward for a request that has come in part."""
@@ -264,7 +275,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._has_head:
             return
         name = name.lower()
-        if value[-1:] in _BLANK:  # httptools leaves it at the end
+        if value[-1:] in (b" ", b"\t"):  # httptools leaves it at the end
             value = value.strip(b" \t")
         self.fields.append((name, value))
         self.fields.by_name[name] = value
@@ -295,7 +306,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._parser.is_upgrading:
             return  # the parser takes the body for what comes after the upgrade
         self._begun = 0.0
-        scope = {**self._base, **self._scope()}
+        scope = {**self._base, **self._parser.scope()}
         parts, self._body = self._body, []
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         exchange = AsgiExchange(self, scope, body if self._body_size <= self.max_body else None)
@@ -317,18 +328,6 @@ class HttpProtocol(asyncio.Protocol):
         self._queue.append(exchange)
         if len(self._queue) >= MAX_QUEUED:
             self._transport.pause_reading()
-
-    def _scope(self) -> dict[str, Any]:
-        raw, _, query = self.url.partition(b"?")
-        path = raw.decode("latin-1")
-        return {
-            "http_version": self._parser.version,
-            "method": self._parser.method,
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw,
-            "query_string": query,
-            "headers": self.fields,
-        }
 
     # -- responses
 
@@ -382,9 +381,9 @@ class HttpProtocol(asyncio.Protocol):
     def _next(self) -> None:
         assert self._queue is not None
         assert self._transport is not None
-        if len(self._queue) == MAX_QUEUED:
-            self._transport.resume_reading()
         exchange = self._queue.popleft()
+        if len(self._queue) == MAX_QUEUED - 1:
+            self.resume_input()
         exchange.keep_alive = exchange.keep_alive and self._keep_alive
         self._current = exchange
         self.tasks.run_pooled(exchange.run(self._app, self._answer_checked))

@@ -25,6 +25,7 @@ from mcp_junction.listener.http.exchange import Patience
 from mcp_junction.listener.http.host import App
 from mcp_junction.listener.http.protocol import HttpProtocol
 from mcp_junction.policy.quotas import Quotas
+from mcp_junction.resilience.read_budget import ReadBudget
 from mcp_junction.resilience.stalls import StallSweep
 from mcp_junction.tasks import TaskScope
 from mcp_junction.upstream.http.dialer import fingerprint, refuse_password
@@ -224,5 +225,5 @@ def protocol_for(
     ``stalls`` cuts clients that read nothing; ``quotas`` counts unsent bytes per principal.
     """
     patience = patience or Patience()
-    own = {"tasks": tasks, "max_body": max_body, "patience": patience}
+    own = {"tasks": tasks, "max_body": max_body, "patience": patience, "read_budget": ReadBudget()}
     return type("Protocol", (HttpProtocol,), {**own, "stalls": stalls, "quotas": quotas})

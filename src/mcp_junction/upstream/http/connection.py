@@ -174,7 +174,8 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         if len(data) > AT_ONCE:
-            self._paced.take(data)
+            if self._paced.take(data) and self._transport is not None:
+                self._transport.pause_reading()
             return
         self._parse(data)
         if self._answered is not None:
@@ -198,10 +199,6 @@ class Connection(asyncio.Protocol):
             self._parse(piece)
         if is_last and self._answered is not None:
             self._finish(self._answered)
-
-    def pause_input(self) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
 
     def resume_input(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
