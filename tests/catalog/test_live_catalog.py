@@ -15,6 +15,7 @@ from mcp_junction.errors import ServerError
 from mcp_junction.protocol import encode
 from mcp_junction.protocol.names import STDIO
 from mcp_junction.tasks import TaskScope
+from mcp_junction.testing.fakes import FakeClock
 from mcp_junction.testing.link import FakeUpstream
 from mcp_junction.upstream import outcome as outcomes
 from mcp_junction.upstream.events import ServerChange, ServerChanged
@@ -154,6 +155,28 @@ async def test_changes_during_a_read_are_read_after_it_and_together():
     shelf.live_catalog.announce(server.upstream)
     await shelf.tasks.settle(5)
     assert server.reads() == 3, "the next one is read again"
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_a_server_that_announces_changes_without_end_rests_between_reads():
+    shelf, server, clock = Shelf(), Server(), FakeClock()
+    server.upstream.clock = clock
+    server.holds = True
+    shelf.live_catalog.announce(server.upstream, TOOLS.changed)
+    await turns()
+    assert server.reads() == 1, "the first one is read at once"
+    shelf.live_catalog.announce(server.upstream, TOOLS.changed)
+    await clock.advance(0.5)
+    server.holds = False
+    for flight in server.upstream.wire.waiting:
+        flight.end(server.answer_to(flight))
+    await clock.advance(1.9)
+    assert server.reads() == 1, "it took half a second, so it rests for two"
+    await clock.advance(0.2)
+    assert server.reads() == 2
+    shelf.live_catalog.announce(server.upstream)
+    await turns()
+    assert server.reads() == 3, "who asks for it does not wait"
 
 
 async def test_when_reading_a_change_fails_the_lists_stay_as_they_were(caplog):

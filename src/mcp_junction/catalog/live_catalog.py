@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -32,6 +33,11 @@ from mcp_junction.upstream.state import SERVING, ServerState
 from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.catalog")
+
+_REST_SHARE: Final = 4
+_LONGEST_REST: Final = 5.0
+"""A server that announces changes without end is read for a fifth of the time, so that reading its
+lists leaves time for others. The longest rest is in seconds."""
 
 
 class ListChange(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -123,6 +129,8 @@ class LiveCatalog:
         self._again: set[Upstream] = set()
         self._reading: dict[Upstream, asyncio.Task[ServerError | None]] = {}
         self._announced: dict[Upstream, set[str]] = {}
+        self._rests: WeakKeyDictionary[Upstream, float] = WeakKeyDictionary()
+        """Until when servers are not read again because they say so."""
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def follow(self, event: ServerChanged) -> None:
@@ -181,7 +189,8 @@ class LiveCatalog:
         if upstream in self._reading:
             self._again.add(upstream)
         else:
-            self._reading[upstream] = self._tasks.spawn(self._reread(upstream))
+            rests = method is not None
+            self._reading[upstream] = self._tasks.spawn(self._reread(upstream, rests=rests))
 
     async def reread(self, upstream: Upstream) -> None:
         """Read its lists again, and wait until they are read. Raises ServerError."""
@@ -294,13 +303,25 @@ class LiveCatalog:
             return listing
         return listing._replace(offers=_selected(upstream, listing.offers, selection))
 
-    async def _reread(self, upstream: Upstream) -> ServerError | None:
+    async def _discover_again(self, upstream: Upstream, *, rests: bool) -> None:
+        """Read its lists; with ``rests`` not before it has rested since they were read last."""
+        clock = upstream.clock
+        if rests:
+            await clock.sleep(self._rests.get(upstream, 0.0) - clock.now())
+            self._again.discard(upstream)
+            if upstream.current is None:
+                return  # its lists are read when it is connected again
+        began = clock.now()
+        await self.discover(upstream)
+        took = clock.now() - began
+        self._rests[upstream] = clock.now() + min(_LONGEST_REST, _REST_SHARE * took)
+
+    async def _reread(self, upstream: Upstream, *, rests: bool) -> ServerError | None:
         """What kept us from it, if something did."""
         try:
-            await self.discover(upstream)
+            await self._discover_again(upstream, rests=rests)
             while upstream in self._again:
-                self._again.discard(upstream)
-                await self.discover(upstream)
+                await self._discover_again(upstream, rests=True)
         except ServerError as error:
             if isinstance(error, CircularError):
                 upstream.give_up(error.message)
