@@ -214,3 +214,28 @@ async def test_an_approval_of_what_is_stored_opens_nothing_newer(single, toolbox
     await run.registry.tools.approve("box", "echo", seen, ADMIN)
     assert run.listed() == [], "the third was never looked at"
     assert (await run.call("box.echo")).kind is OutcomeKind.ERROR
+
+
+@pytest.mark.req("R-MEMORY", "S-08")
+async def test_a_server_that_lists_other_tools_each_time_is_not_remembered_without_end(
+    platform, toolbox, monkeypatch
+):
+    monkeypatch.setattr("mcp_junction.registry.inspection.MOST_REMEMBERED", 5)
+    run = await platform()
+    server = await toolbox([tool("a"), tool("b"), tool("c")])
+    await run.add("box", server)
+    server.tools = [tool("d"), tool("e"), tool("f"), tool("g")]
+    await run.registry.refresh("box", ADMIN)
+    assert run.listed() == ["box.d", "box.e"]
+    found = await run.until("box", "DEGRADED")
+    assert "different tools" in (found.error_message or "")
+    assert len(await run.store.tools.all(found.id, with_gone=True)) == 5
+    server.tools = [tool("a"), tool("b", "another one"), tool("e"), tool("g")]
+    await run.registry.refresh("box", ADMIN)
+    await looked(run)
+    assert run.listed() == ["box.a", "box.b", "box.e"]
+    record = await run.registry.tools.get("box", "b")
+    assert record.flags == ["definition_changed"], "its pin was kept"
+    server.tools = [tool("a")]
+    await run.registry.refresh("box", ADMIN)
+    await run.until("box", "CONNECTED")

@@ -89,7 +89,7 @@ def _describe_server(server: Upstream, tools: list[str]) -> dict[str, Any]:
         "tools": tools,
         "start_seconds": round(server.start_seconds, 3) if server.start_seconds else None,
         "phase": error.phase.value if error else None,
-        "diagnostic": error.message if error else server.condition.shortfall or None,
+        "diagnostic": error.message if error else server.condition.lacking or None,
         "exit_code": error.exit_code if error else None,
         "stderr_tail": error.stderr_tail.splitlines()[-20:] if error else [],
     }

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Raw
 
 from mcp_junction.catalog import pins, suspicion
+from mcp_junction.catalog.discovery import MAX_ITEMS, warn_once
 from mcp_junction.catalog.items import TOOLS, ListItem, ServerLists
 from mcp_junction.catalog.pins import DefinitionChange
 from mcp_junction.catalog.suspicion import ExaminedTool, Flag
@@ -41,7 +42,13 @@ _RETRY: Final = 1.0
 _FEW: Final = 20
 _FLAGS: Final = 8
 _MOST_SCHEMAS: Final = 50_000
+MOST_REMEMBERED: Final = 2 * MAX_ITEMS
+"""Tools of one server that are remembered with their pins, those that are gone included."""
 _LONGEST_FAULT: Final = 300
+_TOO_MANY: Final = (
+    f"it has listed more than {MOST_REMEMBERED} different tools, and new ones are left out; remove"
+    " the server and register it again to have the old ones forgotten"
+)
 
 Flags = dict[str, tuple[str, ...]]
 Iterate = Callable[[Iterable[ListItem]], Iterable[ListItem]]
@@ -71,6 +78,7 @@ class Inspection:
         member = self._context.members.find(offering.upstream.definition.id)
         if member is None:
             return offering
+        offering = self._admit_known(member, offering)
         if member.offering != offering:
             lists = await asyncio.to_thread(prepare_lists, offering)
             flags: Flags = {}
@@ -88,6 +96,27 @@ class Inspection:
             self._storage.store_soon(member, lists, flags)
             self.schedule()
         return drop_hidden_tools(member, offering, self._context.tool_rules)
+
+    def _admit_known(self, member: Member, offering: ServerLists) -> ServerLists:
+        """Leave out new tools of a server that has had too many.
+
+        Each is remembered when it is gone, or a changed one would pass as new when it comes back: a
+        server that lists others each time would fill the memory and the store.
+        """
+        known, condition = member.decisions, offering.upstream.condition
+        condition.left_out, before = "", condition.left_out
+        room = max(0, MOST_REMEMBERED - len(known))
+        new = [tool.name for tool in offering.tools if tool.name not in known]
+        excess = set(new[room:])
+        if excess:
+            condition.left_out = _TOO_MANY
+            warn_once(offering.upstream, "server %r: %s", offering.upstream.key, _TOO_MANY)
+        if condition.left_out != before:
+            offering.upstream.apply_condition()
+        if not excess:
+            return offering
+        tools = tuple(tool for tool in offering.tools if tool.name not in excess)
+        return msgspec.structs.replace(offering, tools=tools)
 
     def _compare_with_pins(self, member: Member, lists: PreparedLists, flags: Flags) -> None:
         """Compare each tool with its pin. The store does the same, by the same rule."""

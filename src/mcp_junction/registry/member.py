@@ -158,13 +158,13 @@ class Member:
         error = upstream.error
         if error is not None:
             return self.status.value, error.message
-        return self.status.value, upstream.condition.shortfall or "connected"
+        return self.status.value, upstream.condition.lacking or "connected"
 
     def _remarks(self, facts: HealthFacts) -> str:
         """Return what is wrong with it while it is connected."""
         if not self.is_serving:
             return facts.detail
-        return "; ".join(filter(None, (facts.detail, self.upstream.condition.shortfall)))
+        return "; ".join(filter(None, (facts.detail, self.upstream.condition.lacking)))
 
     def current_record(self, facts: HealthFacts, now: float) -> ServerRecord:
         """Return its record with its status now; ``now`` is by the clock of the facts."""

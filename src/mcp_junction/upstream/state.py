@@ -56,11 +56,18 @@ class Condition:
         """Whether its checks and its calls succeed."""
         self.shortfall = ""
         """Which of its lists could not be read completely, and why; empty when all were."""
+        self.left_out = ""
+        """Why something that it lists is not served; empty when all is that may be."""
         self.reachable_junctions: frozenset[str] = frozenset()
         """The ids of the Junctions behind it, as its lists name them."""
 
     @property
     def state(self) -> ServerState:
         """The state of the server while its link is up."""
-        is_good = self.is_well and not self.shortfall
+        is_good = self.is_well and not self.shortfall and not self.left_out
         return ServerState.CONNECTED if is_good else ServerState.DEGRADED
+
+    @property
+    def lacking(self) -> str:
+        """What is not served of its lists, and why; empty when nothing is lacking."""
+        return "; ".join(filter(None, (self.shortfall, self.left_out)))

@@ -387,7 +387,7 @@ class Upstream:
             return
         assert can_follow(self.state, state), f"{self.state} -> {state}"
         self.state = state
-        detail = self.error.message if self.error else self.condition.shortfall
+        detail = self.error.message if self.error else self.condition.lacking
         self.emit(ServerChange.STATE, detail=detail)
 
     def emit(self, change: ServerChange, **more: Any) -> None:
