@@ -1,6 +1,7 @@
 """Keeper: the catalog that is current, and who is told what has changed in it."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import msgspec
@@ -174,9 +175,23 @@ async def test_a_server_that_announces_changes_without_end_rests_between_reads()
     assert server.reads() == 1, "it took half a second, so it rests for two"
     await clock.advance(0.2)
     assert server.reads() == 2
+    read_at = [clock.now()]
+    while len(read_at) < 5:
+        shelf.live_catalog.announce(server.upstream, TOOLS.changed)
+        before = server.reads()
+        await clock.advance(0.1)
+        read_at += [clock.now()] * (server.reads() - before)
+    gaps = [after - before for before, after in itertools.pairwise(read_at)]
+    assert gaps == pytest.approx([4, 5, 5, 5], abs=0.3), "it rests longer each time"
+    before = server.reads()
     shelf.live_catalog.announce(server.upstream)
+    await clock.advance(6)
+    assert server.reads() > before
+    await clock.advance(60)
+    before = server.reads()
+    shelf.live_catalog.announce(server.upstream, TOOLS.changed)
     await turns()
-    assert server.reads() == 3, "who asks for it does not wait"
+    assert server.reads() == before + 1, "it was quiet for a while"
 
 
 async def test_when_reading_a_change_fails_the_lists_stay_as_they_were(caplog):

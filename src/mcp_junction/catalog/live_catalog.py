@@ -10,8 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Final, Protocol
-from weakref import WeakKeyDictionary
+from typing import Protocol
 
 import msgspec
 
@@ -20,6 +19,7 @@ from mcp_junction.catalog.discovery import Listing, discover, warn_once
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.catalog.own_tools import sign_in_offer
+from mcp_junction.catalog.rests import Rests
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.config.settings import ALL as EVERYTHING_LISTED
@@ -33,11 +33,6 @@ from mcp_junction.upstream.state import SERVING, ServerState
 from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.catalog")
-
-_REST_SHARE: Final = 4
-_LONGEST_REST: Final = 5.0
-"""A server that announces changes without end is read for a fifth of the time, so that reading its
-lists leaves time for others. The longest rest is in seconds."""
 
 
 class ListChange(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -129,8 +124,7 @@ class LiveCatalog:
         self._again: set[Upstream] = set()
         self._reading: dict[Upstream, asyncio.Task[ServerError | None]] = {}
         self._announced: dict[Upstream, set[str]] = {}
-        self._rests: WeakKeyDictionary[Upstream, float] = WeakKeyDictionary()
-        """Until when servers are not read again because they say so."""
+        self._rests = Rests()
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def follow(self, event: ServerChanged) -> None:
@@ -305,16 +299,14 @@ class LiveCatalog:
 
     async def _discover_again(self, upstream: Upstream, *, rests: bool) -> None:
         """Read its lists; with ``rests`` not before it has rested since they were read last."""
-        clock = upstream.clock
         if rests:
-            await clock.sleep(self._rests.get(upstream, 0.0) - clock.now())
+            await self._rests.wait(upstream)
             self._again.discard(upstream)
             if upstream.current is None:
                 return  # its lists are read when it is connected again
-        began = clock.now()
+        began = upstream.clock.now()
         await self.discover(upstream)
-        took = clock.now() - began
-        self._rests[upstream] = clock.now() + min(_LONGEST_REST, _REST_SHARE * took)
+        self._rests.begin(upstream, began)
 
     async def _reread(self, upstream: Upstream, *, rests: bool) -> ServerError | None:
         """What kept us from it, if something did."""
