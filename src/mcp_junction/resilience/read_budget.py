@@ -140,4 +140,7 @@ class PacedInput:
             # Large bodies are quick to parse, and the larger their pieces are the quicker.
             is_quick = now - began < _MEASURABLE
             size = min(size * 2, _LARGEST_PIECE) if is_quick else _SMALLEST_PIECE
-        return self.is_waiting
+        if self._data:
+            return True
+        self._data = _NOTHING  # even an empty view would hold all that has come
+        return False
