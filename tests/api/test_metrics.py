@@ -10,7 +10,7 @@ from tests.registry.toolbox import Toolbox
 from tests.telemetry.grammar import Metrics
 
 from mcp_junction.api.front import RestFront
-from mcp_junction.audit.chain import Entry
+from mcp_junction.audit.entries import Entry
 from mcp_junction.config.load import load
 from mcp_junction.registry import metrics
 

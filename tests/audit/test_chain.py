@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_junction.audit.chain import AuditBatch, Chain, Entry
+from mcp_junction.audit.chain import AuditBatch, Chain
 from mcp_junction.audit.checkpoints import TAG, Seals
+from mcp_junction.audit.entries import Entry
 from mcp_junction.redaction.payloads import digest_params, summarize
 from mcp_junction.store.audit_records import AuditRow
 

@@ -6,7 +6,8 @@ import random
 import msgspec
 import pytest
 
-from mcp_junction.audit.chain import Chain, Entry
+from mcp_junction.audit.chain import Chain
+from mcp_junction.audit.entries import Entry
 from mcp_junction.audit.maintenance import index_missing, reindex, retire
 from mcp_junction.audit.verify import verify
 from mcp_junction.protocol.correlation import made_at, new_correlation_id

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from mcp_junction.audit import chain as chains
-from mcp_junction.audit import checkpoints
-from mcp_junction.audit.chain import Chain, Entry
+from mcp_junction.audit import checkpoints, entries
+from mcp_junction.audit.chain import Chain
+from mcp_junction.audit.entries import Entry
 from mcp_junction.audit.verify import verify
 from mcp_junction.errors import StoreUnavailable
 from mcp_junction.store.audit_records import AuditQuery
@@ -325,7 +325,7 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
     await log.flush()
     turn, loops_own = 0, threading.get_ident()
     where: Counter[tuple[int, int]] = Counter()
-    encode = chains.encode_row
+    encode = entries.encode_row
 
     def noted(*entry):
         where[threading.get_ident(), turn] += 1
@@ -337,7 +337,7 @@ async def test_a_long_page_is_encoded_on_the_loop_a_few_rows_a_turn(store, opene
             turn += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(chains, "encode_row", noted)
+    monkeypatch.setattr(entries, "encode_row", noted)
     counting = asyncio.create_task(count_turns())
     for number in range(1_000):
         log.record(log.entry("call", "bot", "tools/call", target=f"t{number}"))
@@ -353,13 +353,13 @@ async def test_rows_are_encoded_before_their_page_is_due(store, opener, monkeypa
     """A page that is encoded when it is due holds up all calls of that moment."""
     log = await opener.log(store)
     await log.flush()
-    encoded, encode = Counter[str](), chains.encode_row
+    encoded, encode = Counter[str](), entries.encode_row
 
     def noted(row):
         encoded[row[3]] += 1
         return encode(row)
 
-    monkeypatch.setattr(chains, "encode_row", noted)
+    monkeypatch.setattr(entries, "encode_row", noted)
     for number in range(100):
         log.record(log.entry("call", "bot", "tools/call", target=f"t{number}"))
     for _ in range(5):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.checkpoints import Checkpoint, CheckpointDirectory, read_exported
+from mcp_junction.audit.entries import Entry
 from mcp_junction.audit.maintenance import retire
 from mcp_junction.audit.verify import Verification, verify
 from mcp_junction.store.audit_records import AuditQuery

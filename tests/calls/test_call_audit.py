@@ -3,8 +3,8 @@
 import pytest
 from tests.calls.world import World
 
-from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denials
+from mcp_junction.audit.entries import Entry
 from mcp_junction.calls.call import Carried
 from mcp_junction.calls.pipeline import compose
 from mcp_junction.calls.stages.audit import CallAudit

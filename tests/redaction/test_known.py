@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from mcp_junction.audit.chain import Chain, Entry
+from mcp_junction.audit.chain import Chain
+from mcp_junction.audit.entries import Entry
 from mcp_junction.cli.stderr import RedactingFormatter
 from mcp_junction.config.servers import ServerDefinition
 from mcp_junction.redaction import texts as module

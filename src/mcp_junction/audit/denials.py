@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mcp_junction.audit.chain import Entry
+from mcp_junction.audit.entries import Entry
 from mcp_junction.policy.decision import DENY, NO_GRANT
 from mcp_junction.redaction.payloads import redact_value
 from mcp_junction.telemetry.events import OutcomeName

@@ -22,13 +22,12 @@ from mcp_junction.audit.chain import (
     ROWS_A_TURN,
     AuditBatch,
     Chain,
-    Entry,
     IntentWaiter,
-    Recordable,
     refuse_each,
 )
 from mcp_junction.audit.checkpoints import CheckpointDirectory, CheckpointSchedule
 from mcp_junction.audit.denials import Denials
+from mcp_junction.audit.entries import Entry, Recordable
 from mcp_junction.audit.writers import (
     describe_head,
     find_dead,

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
-from mcp_junction.audit.chain import Entry
+from mcp_junction.audit.entries import Entry
 from mcp_junction.store.audit_records import AuditHead, AuditRow, AuditWriter
 from mcp_junction.telemetry.events import OutcomeName
 

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.audit.chain import NAMES, EncodedRow, clean_text, encode_row
+from mcp_junction.audit.entries import NAMES, EncodedRow, clean_text, encode_row
 from mcp_junction.calls.call import NOTHING_CARRIED
 from mcp_junction.calls.events import CallEnded
 from mcp_junction.catalog.items import Route

@@ -1,7 +1,7 @@
 """Audit: every call leaves a row, whoever made it and however it ended, unknown names too.
 
 ``record`` is the sink that makes an Entry of each call's end: nothing is encoded or hashed here,
-that is done for many rows at a time (``audit/chain.py``). ``intend`` is the stage of strict mode:
+that is done for many rows at a time (``audit/entries.py``). ``intend`` is the stage of strict mode:
 it stands next to the wire, and nothing is sent before the audit has it. Parameters and results are
 never stored as they are.
 Refused calls go to ``audit/denials.py``, where those that repeat share a row.
@@ -15,8 +15,8 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import replace
 
-from mcp_junction.audit.chain import Entry
 from mcp_junction.audit.denials import Denial
+from mcp_junction.audit.entries import Entry
 from mcp_junction.audit.log import AuditLog
 from mcp_junction.calls.audit_rows import make_row
 from mcp_junction.calls.call import Call, Handler
