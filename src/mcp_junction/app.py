@@ -134,14 +134,13 @@ class Junction:
     def _make_parked_calls(
         self, keys: Callable[[], Sequence[bytes]] | None, audit: CallAudit | None
     ) -> ParkedCalls:
-        claims = self.governance.claims if self.governance is not None else None
         return ParkedCalls(
             self.clock,
             Seal(keys),
             self.settings.parked_ms / 1000,
             self.quotas.quota.parked,
             audit.record if audit is not None else None,
-            claims.give_up if claims is not None else None,
+            self.governance.claims.give_up if self.governance is not None else None,
         )
 
     def _make_catalog(self, review: Review | None) -> LiveCatalog:
@@ -173,22 +172,25 @@ class Junction:
         is_strict = self.settings.audit == "strict"
         self.tracing = self._make_tracing()
         if self.tracing is not None:
-            has_retries = self.governance is not None and self.governance.circuits is not None
+            has_retries = self.governance is not None
             extra_stages = (*extra_stages, *self.tracing.stages(has_retries))
             sinks = (*sinks, self.tracing.observe)
-        if self.governance is not None and self.governance.escalations is not None:
+        approvals = claims = wait_for_approval = None
+        if self.governance is not None:
             from mcp_junction.calls.failures import EscalateFailures
+            from mcp_junction.calls.stages.idempotency import settle_resumed
 
             sinks = (*sinks, EscalateFailures(self.governance.escalations))
+            held = self.governance.claims
+            claims = ResumedClaims(held, partial(settle_resumed, held))
+            approvals = self.governance.approvals
+            wait_for_approval = approvals.wait_until_decided
         limits = [one.result_tokens for one in self.config.endpoints.values()]
         if self.settings.result_tokens or any(limits):
             from mcp_junction.calls.stages.large_results import LargeResults
 
             shorten = LargeResults(self.clock, self.settings.result_tokens)
             extra_stages = (ExtraStage("record", shorten), *extra_stages)
-        approvals = self.governance.approvals if self.governance is not None else None
-        wait_for_approval = None if approvals is None else approvals.wait_until_decided
-        claims = self._make_resumed_claims()
         resume = Resume(self.parked_calls, self._deadlines, claims, wait_for_approval)
         return build_handlers(
             PipelineParts(
@@ -219,22 +221,12 @@ class Junction:
         sender = OtlpSender(endpoint, name, version, self.clock)
         return Tracing(sender, settings.otlp_sample, self.clock)
 
-    def _make_resumed_claims(self) -> ResumedClaims | None:
-        if self.governance is None or self.governance.claims is None:
-            return None
-        from mcp_junction.calls.stages.idempotency import settle_resumed
-
-        claims = self.governance.claims
-        return ResumedClaims(claims, partial(settle_resumed, claims))
-
     def _make_governed_stages(self, audit: CallAudit | None) -> GovernedStages:
         if self.governance is None:
             return UNGOVERNED
         from mcp_junction.calls.governed import make_governed_stages
 
-        note_first = None
-        if self.tracing is not None and self.governance.circuits is not None:
-            note_first = self.tracing.count_first
+        note_first = self.tracing.count_first if self.tracing is not None else None
         return make_governed_stages(self.governance, self.clock, self.settings, audit, note_first)
 
     # -- life

@@ -95,8 +95,7 @@ class Service:
             junction.relay.end_session,
         )
         self._stateless = StatelessDispatcher(junction, accept)
-        governance = junction.governance
-        self._sync = governance.sync if governance is not None else None
+        self._sync = junction.governance.sync if junction.governance is not None else None
         self._revocation = self._make_revocation()
         if rest is not None:
             rest.has_owner = lambda: self._is_open_to_owner
@@ -122,7 +121,7 @@ class Service:
     def _make_revocation(self) -> Revocation | None:
         """Make what closes what agents may not have any more; None without a policy."""
         junction, governance = self._junction, self._junction.governance
-        if governance is None or governance.sync is None:
+        if governance is None:
             return None
         revocation = Revocation(
             governance.policy,

@@ -20,7 +20,6 @@ from mcp_junction.api.conventions import (
     Limit,
     OfServer,
     caller,
-    make_governance_finder,
     mcp_error_responses,
     read_time_cursor,
     respond_by_time,
@@ -38,14 +37,6 @@ from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get,
 
 ApprovalId = Annotated[str, PathParameter(max_length=100, description="Its id.")]
 IsPending = Annotated[bool, QueryParameter(description="Only those that wait for somebody.")]
-
-_find_approvals = make_governance_finder(
-    lambda governance: governance.approvals, "calls are not governed here, so nobody is asked"
-)
-_find_escalations = make_governance_finder(
-    lambda governance: governance.escalations,
-    "calls are not governed here, so nothing is escalated",
-)
 
 
 class ApprovalDecision(msgspec.Struct, forbid_unknown_fields=True):
@@ -98,7 +89,7 @@ async def list_approvals(
     cursor: Cursor = None,
 ) -> Response[list[Approval]]:
     asked = ApprovalQuery(time.time(), pending, read_time_cursor(cursor), limit + 1)
-    found = await _find_approvals(context).table.read(asked)
+    found = await context.governance.approvals.table.read(asked)
     return respond_by_time(
         request,
         found,
@@ -115,7 +106,7 @@ async def list_approvals(
     summary="Show a call that people were asked about",
 )
 async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
-    return _show_approval(context, await _find_approvals(context).table.get(approval_id))
+    return _show_approval(context, await context.governance.approvals.table.get(approval_id))
 
 
 @post(
@@ -129,7 +120,7 @@ async def show_approval(context: Context, approval_id: ApprovalId) -> Approval:
 async def reveal_approval(
     request: AnyRequest, context: Context, approval_id: ApprovalId
 ) -> Approval:
-    record, arguments = await _find_approvals(context).reveal(approval_id, caller(request))
+    record, arguments = await context.governance.approvals.reveal(approval_id, caller(request))
     shown = _show_approval(context, record)
     shown.arguments = msgspec.json.decode(arguments) if arguments else None
     return shown
@@ -167,7 +158,7 @@ async def deny_call(
 async def _decide(
     request: AnyRequest, context: Context, approval_id: str, approve: bool, given: ApprovalDecision
 ) -> Approval:
-    approvals, who = _find_approvals(context), caller(request)
+    approvals, who = context.governance.approvals, caller(request)
     return _show_approval(context, await approvals.decide(approval_id, approve, who, given.note))
 
 
@@ -264,7 +255,7 @@ async def list_escalations(
         read_time_cursor(cursor),
         limit + 1,
     )
-    found = await _find_escalations(context).read(asked)
+    found = await context.governance.escalations.read(asked)
     found = [record for record in found if record.first_at >= beginning]
     names = context.server_names
     return respond_by_time(
@@ -287,7 +278,7 @@ async def list_escalations(
 async def acknowledge_escalation(
     request: AnyRequest, context: Context, escalation_id: EscalationId, body: Acknowledgement
 ) -> Escalation:
-    escalations, who = _find_escalations(context), caller(request)
+    escalations, who = context.governance.escalations, caller(request)
     async with context.registry.audit.act(
         who.id, who.role.value, "escalation.acknowledge", target=escalation_id[:100]
     ):

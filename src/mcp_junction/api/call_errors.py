@@ -220,7 +220,7 @@ class CallErrors:
         if record is None or (tool is None and not hides):
             return unknown
         decision = call.decision or self._decide(call, record, tool, name)
-        if decision is not None and not decision.allowed:
+        if not decision.allowed:
             is_hidden = hides and not decision.is_visible
             return unknown if is_hidden else _denied_error(decision, decision.reason)
         if tool is None:
@@ -234,10 +234,9 @@ class CallErrors:
 
     def _decide(
         self, call: Call, record: ServerRecord, tool: KnownTool | None, name: str
-    ) -> PolicyDecision | None:
+    ) -> PolicyDecision:
         governance, carried = self._junction.governance, call.carried
-        if governance is None:
-            return None
+        assert governance is not None, "the service has a policy"
         risk = tool.state.risk if tool is not None else assess(name)
         return governance.policy.decide(
             call.caller.principal,

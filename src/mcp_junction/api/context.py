@@ -10,17 +10,15 @@ from mcp_junction.api.front import App, RestFront
 from mcp_junction.api.rest_search import RestSearch
 from mcp_junction.app import Junction
 from mcp_junction.config.settings import OFF
-from mcp_junction.credentials.credentials import Credentials, no_tables
+from mcp_junction.credentials.credentials import Credentials
 from mcp_junction.credentials.sign_ins import SignIns
-from mcp_junction.governance.approvals import PAGES, Approvals
+from mcp_junction.governance.approvals import PAGES
 from mcp_junction.governance.policy_admin import PolicyAdministration, token_ttl_of
-from mcp_junction.governance.policy_sync import ClaimGrants
 from mcp_junction.identity.keys import KeyRing
 from mcp_junction.listener.http.approval_pages import ApprovalPages
 from mcp_junction.listener.http.host import HttpHost, Receive, Scope, Send
 from mcp_junction.listener.http.pages import PageSessions, SessionSigner
 from mcp_junction.listener.http.sign_in_pages import SignInPages
-from mcp_junction.policy.live_policy import LivePolicy
 from mcp_junction.policy.principal import Principal, Role
 from mcp_junction.registry.registry import Registry
 from mcp_junction.registry.server_registration import ServerRegistrar
@@ -40,20 +38,18 @@ class ApiContext:
         bus: Bus,
         store: Store,
         keys: KeyRing,
-        credentials: Credentials | None = None,
-        signer: SessionSigner | None = None,
+        credentials: Credentials,
+        signer: SessionSigner,
     ) -> None:
-        """``signer`` signs the cookies of our pages for signing in; None for no pages."""
+        """``signer`` signs the cookies of our pages."""
         self._signer = signer
         self.junction = junction
-        self.credentials = credentials or Credentials(no_tables, junction.settings.name)
+        self.credentials = credentials
         if keys.tokens is not None:
-            self.credentials.subject_tokens = keys.tokens
-            keys.tokens.on_changed = self.credentials.follow_subject_tokens
+            credentials.subject_tokens = keys.tokens
+            keys.tokens.on_changed = credentials.follow_subject_tokens
         servers = junction.servers
-        self.sign_ins = SignIns(
-            self.credentials, lambda: [one.definition for one in servers.values()]
-        )
+        self.sign_ins = SignIns(credentials, lambda: [one.definition for one in servers.values()])
         self.registry = registry
         self.registrar = ServerRegistrar(registry)
         self.store = store
@@ -72,20 +68,23 @@ class ApiContext:
             lambda: self.refresh_keys(),  # the service puts its own in place later
         )
         self.keys = keys
-        self._policies = self._make_policies(bus)
+        assert junction.governance is not None, "the service has a policy"
+        self.governance = junction.governance
+        """What decides about calls."""
+        self.live_policy = self.governance.policy
+        """The grants as they are in force now."""
+        self.policies = self._make_policies(bus)
+        """Changes grants, agents and tokens."""
         self.has_owner: Callable[[], bool] = lambda: False
         """Whether there is a local owner, who needs no key; the service says."""
         self.refresh_keys: Callable[[], Awaitable[object]] = keys.refresh
         """Takes over changes of keys; the service also ends what revoked ones have open."""
 
-    def _make_policies(self, bus: Bus) -> PolicyAdministration | None:
-        junction, governance = self.junction, self.junction.governance
-        if governance is None or governance.sync is None:
-            return None
+    def _make_policies(self, bus: Bus) -> PolicyAdministration:
+        junction, governance = self.junction, self.governance
 
         def forget(agent_id: str, grant_ids: Sequence[str]) -> None:
-            if governance.limits is not None:
-                governance.limits.forget(grant_ids)
+            governance.limits.forget(grant_ids)
             agent = junction.scopes.forget(Principal(agent_id, Role.AGENT))
             junction.snapshot.catalog.forget_agent(agent)
 
@@ -101,10 +100,8 @@ class ApiContext:
             forget,
         )
 
-    def make_pages(self, host: HttpHost) -> App | None:
+    def make_pages(self, host: HttpHost) -> App:
         """Make the pages on which people sign in to servers and decide about calls."""
-        if self._signer is None:
-            return None
         credentials, keys = self.credentials, self.keys
         sessions = PageSessions(
             host.principal,
@@ -116,11 +113,8 @@ class ApiContext:
             lambda: self.refresh_keys(),  # the service puts its own in place later
         )
         sign_in_pages = SignInPages(self.sign_ins, sessions, self.junction.settings.name)
-        approvals = self._approvals
-        if approvals is None:
-            return sign_in_pages
         approval_pages = ApprovalPages(
-            approvals, sessions, lambda one: self.server_names.get(one, one)
+            self.governance.approvals, sessions, lambda one: self.server_names.get(one, one)
         )
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,31 +126,7 @@ class ApiContext:
     def set_public_url(self, url: str) -> None:
         """Tell what sends people to our pages under which address they reach these."""
         self.credentials.public_url = url
-        if self._approvals is not None and self._signer is not None:
-            self._approvals.public_url = url
-
-    @property
-    def _approvals(self) -> Approvals | None:
-        governance = self.junction.governance
-        return None if governance is None else governance.approvals
-
-    @property
-    def policies(self) -> PolicyAdministration:
-        """Changes grants, agents and tokens."""
-        assert self._policies is not None, "the service has a policy"
-        return self._policies
-
-    @property
-    def live_policy(self) -> LivePolicy:
-        """The grants as they are in force now."""
-        assert self.junction.governance is not None, "the service has a policy"
-        return self.junction.governance.policy
-
-    @property
-    def claim_grants(self) -> ClaimGrants | None:
-        """What access tokens give, where any are accepted."""
-        governance = self.junction.governance
-        return governance.claim_grants if governance is not None else None
+        self.governance.approvals.public_url = url
 
     @property
     def server_names(self) -> dict[str, str]:

@@ -26,8 +26,7 @@ from mcp_junction.api.models import Server, Skill
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import BODY, PRINCIPAL
 from mcp_junction.config.registration import parse_body
-from mcp_junction.errors import CursorError, RequestError
-from mcp_junction.governance.governance import Governance
+from mcp_junction.errors import CursorError
 from mcp_junction.policy.principal import Principal
 from mcp_junction.protocol import frames
 from mcp_junction.web.application import ReadBody
@@ -185,24 +184,6 @@ def find_server_id(ref: str | None, names: dict[str, str]) -> str | None:
     if ref is None or ref in names:
         return ref
     return next((server for server, name in names.items() if name == ref), ref)
-
-
-def make_governance_finder(
-    choose: Callable[[Governance], T | None], otherwise: str
-) -> Callable[[Context], T]:
-    """Make a function that finds a part of Governance.
-
-    Where there is none, it raises RequestError; ``otherwise`` says why.
-    """
-
-    def find(context: Context) -> T:
-        governance = context.junction.governance
-        found = None if governance is None else choose(governance)
-        if found is None:
-            raise RequestError("NOT_FOUND", otherwise)
-        return found
-
-    return find
 
 
 # -- paging: a cursor names the last item of its page, so it survives changes of the list

@@ -122,8 +122,8 @@ async def _explain_call(
 def _find_other_grants(context: Context, agent_id: str, target: CallTarget) -> list[str]:
     """Say what beside a stored grant would allow a call: an access token, or being the owner."""
     found = []
-    if context.claim_grants is not None:
-        found += context.claim_grants.find_conditions(agent_id, target)
+    if (door := context.governance.claim_grants) is not None:
+        found += door.find_conditions(agent_id, target)
     if agent_id == OWNER_GRANT.agent_id:
         found.append(_NO_OWNER)
     return found

@@ -18,7 +18,6 @@ from mcp_junction.api.conventions import (
     ServerRef,
     caller,
     find_server_id,
-    make_governance_finder,
     mcp_error_responses,
     parse_time,
     read_model,
@@ -28,7 +27,6 @@ from mcp_junction.api.errors import field_error
 from mcp_junction.api.models import format_time
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.errors import RequestError
-from mcp_junction.registry.metrics import circuits_of
 from mcp_junction.resilience.breaker import BreakerRow, BreakerState
 from mcp_junction.telemetry.tallies import Tally, ToolKey, percentiles
 from mcp_junction.web.messages import Response
@@ -158,7 +156,7 @@ def _open_circuits(
 ) -> list[str]:
     return sorted(
         f"{names.get(row.server_id, row.server_id)}:{row.tool_name}"
-        for row in circuits_of(context.junction)
+        for row in context.governance.circuits.breakers.rows()
         if row.state is BreakerState.OPEN
         and server in (None, row.server_id)
         and tool in (None, row.tool_name)
@@ -168,9 +166,6 @@ def _open_circuits(
 # -- circuits
 
 _RESET: Final = "/reset"
-_find_circuits = make_governance_finder(
-    lambda governance: governance.circuits, "calls are not governed here, so there are no circuits"
-)
 CircuitsOfTool = Annotated[
     str | None,
     QueryParameter(
@@ -230,7 +225,7 @@ async def list_circuits(
     cursor: Cursor = None,
 ) -> Response[list[CircuitBreakerMetrics]]:
     wanted = None if server_id is None else context.registry.find(server_id).id
-    shown = _show_circuits(context, _find_circuits(context).breakers.rows(wanted, tool_name))
+    shown = _show_circuits(context, context.governance.circuits.breakers.rows(wanted, tool_name))
     return respond_with_page(request, shown, _circuit_key, limit, cursor, lambda one: one)
 
 
@@ -249,7 +244,7 @@ async def reset_circuit(
         raise RequestError("NOT_FOUND", "there is nothing here; see /api/v1/docs")
     tool = tool_path.removeprefix("/").removesuffix(_RESET)
     given = await read_model(request, CircuitReset, optional=True)
-    circuits, who = _find_circuits(context), caller(request)
+    circuits, who = context.governance.circuits, caller(request)
     server = context.registry.find(server_id)
     async with context.registry.audit.act(
         who.id,

@@ -34,7 +34,6 @@ from mcp_junction.policy.tool_settings import MAX_FALLBACKS, SETTABLE, ToolSetti
 from mcp_junction.protocol.names import Pair
 from mcp_junction.registry.known_tools import KnownTool
 from mcp_junction.registry.member import INVALID_SCHEMA
-from mcp_junction.resilience.breaker import BreakerState
 from mcp_junction.slices import Slices
 from mcp_junction.web.messages import Response
 from mcp_junction.web.routing import PathParameter, QueryParameter, Router, get, patch
@@ -288,6 +287,7 @@ def _visibility(context: Context, principal: Principal) -> Callable[[KnownTool],
 def _describe(context: Context, principal: Principal, tool: KnownTool) -> dict[str, Any]:
     """Return the members of a tool, as far as the principal may know them."""
     state, members = tool.state, tool.item.members
+    breakers = context.governance.circuits.breakers
     shows_all = has_right(principal, Right.READ_POLICY)
     description = _decode(members.get("description"))
     return {
@@ -299,19 +299,10 @@ def _describe(context: Context, principal: Principal, tool: KnownTool) -> dict[s
         "enabled": state.enabled,
         "risk": state.risk.level.value,
         "risk_reason": state.risk.reason,
-        "breaker": _breaker_state(context, tool),
+        "breaker": breakers.state(tool.server_id, tool.name).value,
         "reason": UNSET if state.reason is None else state.reason.value,
         "flags": list(tool.flags) if shows_all and tool.flags else UNSET,
     }
-
-
-def _breaker_state(context: Context, tool: KnownTool) -> str:
-    """Return the state of a tool's circuit: closed, where nothing is governed."""
-    governance = context.junction.governance
-    circuits = governance.circuits if governance is not None else None
-    if circuits is None:
-        return BreakerState.CLOSED.value
-    return circuits.breakers.state(tool.server_id, tool.name).value
 
 
 def _find_diagnostics(tool: KnownTool) -> list[SchemaDiagnostic]:

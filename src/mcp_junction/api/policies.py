@@ -172,7 +172,7 @@ async def revoke_token(request: AnyRequest, context: Context, ref: GrantId) -> N
 
 def _find_grants(context: Context, agent_id: str | None) -> list[Grant]:
     """Find all grants, or those of one agent: stored ones and the door's."""
-    policy, door = context.live_policy, context.claim_grants
+    policy, door = context.live_policy, context.governance.claim_grants
     agents = policy.agents if agent_id is None else [agent_id]
     grants = [grant for agent in agents for grant in policy.of(agent).grants]
     if door is not None:

@@ -15,7 +15,6 @@ from mcp_junction.api.conventions import (
     Context,
     caller,
     error_responses,
-    make_governance_finder,
     mcp_error_responses,
 )
 from mcp_junction.api.errors import field_error
@@ -23,6 +22,7 @@ from mcp_junction.api.models import Health, format_time, health_model
 from mcp_junction.api.requests import Nothing
 from mcp_junction.api.rights import Right, needs
 from mcp_junction.errors import NotFound, RequestError
+from mcp_junction.governance.webhooks import Webhook
 from mcp_junction.redaction.settings import ShownSetting, show_settings
 from mcp_junction.registry.metrics import State
 from mcp_junction.store.events import DeliveryState
@@ -133,10 +133,6 @@ def _parse_event_id(text: str) -> int:
 
 DeliveryId = Annotated[str, PathParameter(max_length=40, description="Its `webhook-id`.")]
 _SHOWN: Final = 200
-_find_webhook = make_governance_finder(
-    lambda governance: governance.webhook,
-    "there is no webhook; set webhook_url and webhook_secret",
-)
 _COUNTED: Final = (DeliveryState.DELIVERED, DeliveryState.WAITING, DeliveryState.DEAD)
 
 
@@ -166,7 +162,7 @@ class WebhookState(msgspec.Struct):
     summary="Show what the webhook was told",
 )
 async def show_webhook(context: Context) -> WebhookState:
-    webhook = _find_webhook(context)
+    webhook = _get_webhook(context)
     table = webhook.table
     delivered, waiting, failed = [await table.count(state) for state in _COUNTED]
     dead = [
@@ -185,7 +181,7 @@ async def show_webhook(context: Context) -> WebhookState:
     description="At once, with all tries anew, under the same `webhook-id`.",
 )
 async def retry_delivery(request: AnyRequest, context: Context, delivery_id: DeliveryId) -> None:
-    webhook, who = _find_webhook(context), caller(request)
+    webhook, who = _get_webhook(context), caller(request)
     async with context.registry.audit.act(
         who.id, who.role.value, "webhook.retry", target=delivery_id
     ):
@@ -193,6 +189,13 @@ async def retry_delivery(request: AnyRequest, context: Context, delivery_id: Del
             await webhook.retry(delivery_id)
         except NotFound as error:
             raise RequestError("NOT_FOUND", f"{error}; see GET …/webhook") from None
+
+
+def _get_webhook(context: Context) -> Webhook:
+    webhook = context.governance.webhook
+    if webhook is None:
+        raise RequestError("NOT_FOUND", "there is no webhook; set webhook_url and webhook_secret")
+    return webhook
 
 
 ROUTES = Router(

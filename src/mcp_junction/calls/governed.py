@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mcp_junction.calls.call import Call
-from mcp_junction.calls.pipeline import GovernedStages, MethodStage, Stage
+from mcp_junction.calls.pipeline import GovernedStages, MethodStage
 from mcp_junction.calls.stages.admit import AdmitCalls
 from mcp_junction.calls.stages.audit import CallAudit
 from mcp_junction.calls.stages.breaker import CircuitBreaker
@@ -31,34 +31,30 @@ def make_governed_stages(
     audit: CallAudit | None = None,
     note_first: Callable[[Call, Outcome | None], None] | None = None,
 ) -> GovernedStages:
-    """Make the stages; those whose part is missing are left out.
+    """Make the stages; without an audit, none that would write an intent to it.
 
     ``note_first`` is told of first attempts that end without a result.
     """
-    circuits, claims = governance.circuits, governance.claims
-    limits, admission = governance.limits, governance.admission
     authorizer = Authorizer(governance.policy, governance.facts)
-    limit = LimitCalls(limits) if limits is not None else None
+    limit = LimitCalls(governance.limits)
     validate = ValidateArguments(settings.validate, settings.validate_invoke)
-    checks: list[Stage] = [validate] if limit is None else [limit, validate]
-    record = audit.record if audit is not None else None
-    breaker = CircuitBreaker(circuits, is_settled=True) if circuits is not None else None
-    settle = breaker.settle if breaker is not None else None
-    admit = None
-    if audit is not None and admission is not None:
-        admit = AdmitCalls(audit, admission, governance.approvals)
+    record = admit = None
+    if audit is not None:
+        record = audit.record
+        admit = AdmitCalls(audit, governance.admission, governance.approvals)
+    breaker = CircuitBreaker(governance.circuits, is_settled=True)
     return GovernedStages(
         authorize=MethodStage(authorizer.bind_authorize),
         limit=limit,
         validate=validate,
-        idempotency=RunOnce(claims) if claims is not None else None,
-        fallback=FallbackCalls(authorizer, checks, record),
+        idempotency=RunOnce(governance.claims),
+        fallback=FallbackCalls(authorizer, (limit, validate), record),
         admit=admit,
         retry=RetryCalls(
             retry_policy_of(settings),
             governance.facts,
             clock,
-            settle=settle,
+            settle=breaker.settle,
             note_first=note_first,
         ),
         recheck=MethodStage(authorizer.bind_recheck),

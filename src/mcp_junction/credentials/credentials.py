@@ -6,7 +6,6 @@ listeners what changes. In stdio mode the store is opened when the first server 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -248,9 +247,3 @@ class Credentials:
 def server_id_of(definition: ServerDefinition) -> str:
     """The id under which credentials for a server are kept: its own, else one of its address."""
     return definition.id or "url-" + hashlib.sha256(definition.url.encode()).hexdigest()[:24]
-
-
-async def no_tables() -> CredentialTables | None:
-    """Open nothing: for processes without a store."""
-    await asyncio.sleep(0)
-    return None

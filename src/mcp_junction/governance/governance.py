@@ -64,42 +64,37 @@ class Governance(msgspec.Struct, eq=False):
     policy: LivePolicy
     tool_settings: ToolSettings
     facts: ToolFactsCache
-    circuits: Circuits | None = None
-    claims: IdempotencyClaims | None = None
-    escalations: Escalations | None = None
-    limits: CallLimits | None = None
-    admission: Admission | None = None
-    approvals: Approvals | None = None
-    webhook: Webhook | None = None
-    server_ids: ServerIds = msgspec.field(default_factory=ServerIds)
-    sync: PolicySync | None = None
-    """Keeps the policy as the store has it; None where there is no store."""
-    claim_grants: ClaimGrants | None = None
+    circuits: Circuits
+    claims: IdempotencyClaims
+    escalations: Escalations
+    limits: CallLimits
+    admission: Admission
+    approvals: Approvals
+    server_ids: ServerIds
+    sync: PolicySync
+    """Keeps the policy as the store has it."""
+    webhook: Webhook | None
+    claim_grants: ClaimGrants | None
     """What access tokens give, where any are accepted."""
 
     @property
     def server_sinks(self) -> tuple[ServerSink, ...]:
         """The parts that follow what happens to servers."""
-        parts = (self.circuits, self.claim_grants)
-        return tuple(part.follow for part in parts if part is not None)
+        grants = self.claim_grants
+        return (self.circuits.follow, *((grants.follow,) if grants is not None else ()))
 
     def start(self, tasks: TaskScope, clock: Clock) -> None:
         """Run what its parts do in the background, until the scope ends."""
-        if self.sync is not None:
-            tasks.supervise("policy", self.sync.run)
+        tasks.supervise("policy", self.sync.run)
         if self.webhook is not None:
             tasks.supervise("webhook", self.webhook.run, is_vital=False)
-        if self.circuits is not None:
-            tasks.supervise("circuits", self.circuits.run, is_vital=False)
-        if self.limits is not None:
-            tasks.supervise("limits", partial(self.limits.run, clock), is_vital=False)
-        if self.claims is not None:
-            tasks.supervise("claims", self.claims.run)
-            tasks.supervise("claims retention", self.claims.retire_hourly, is_vital=False)
-        if self.escalations is not None:
-            tasks.supervise("escalations", self.escalations.run, is_vital=False)
-            keep = self.escalations.retire_daily
-            tasks.supervise("escalations retention", keep, is_vital=False)
+        tasks.supervise("circuits", self.circuits.run, is_vital=False)
+        tasks.supervise("limits", partial(self.limits.run, clock), is_vital=False)
+        tasks.supervise("claims", self.claims.run)
+        tasks.supervise("claims retention", self.claims.retire_hourly, is_vital=False)
+        tasks.supervise("escalations", self.escalations.run, is_vital=False)
+        keep = self.escalations.retire_daily
+        tasks.supervise("escalations retention", keep, is_vital=False)
 
 
 async def open_governance(
@@ -128,9 +123,7 @@ async def open_governance(
     await limits.load()
     escalations = Escalations(store.escalations, bus, clock, settings.audit_retention_days)
     await escalations.restore()
-    wait = settings.approval_wait_ms / 1000
-    approvals = Approvals(store.approvals, audit, bus, clock, wait)
-    parked = settings.parked_ms / 1000
+    wait, parked = settings.approval_wait_ms / 1000, settings.parked_ms / 1000
     return Governance(
         policy,
         tool_settings,
@@ -140,10 +133,10 @@ async def open_governance(
         escalations=escalations,
         limits=limits,
         admission=Admission(store.policy, store.approvals),
-        approvals=approvals,
-        webhook=_make_webhook(settings, store, bus, clock),
+        approvals=Approvals(store.approvals, audit, bus, clock, wait),
         server_ids=server_ids,
         sync=sync,
+        webhook=_make_webhook(settings, store, bus, clock),
         claim_grants=ClaimGrants(door, sync, server_ids) if door is not None else None,
     )
 

@@ -74,10 +74,7 @@ def metrics_of(
 
 def circuits_of(junction: Junction) -> list[BreakerRow]:
     """Return the circuits that there are: none where calls are not governed."""
-    governance = junction.governance
-    if governance is None or governance.circuits is None:
-        return []
-    return governance.circuits.breakers.rows()
+    return [] if junction.governance is None else junction.governance.circuits.breakers.rows()
 
 
 def _gauge(
