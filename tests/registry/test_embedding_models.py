@@ -5,12 +5,12 @@ import json
 import struct
 
 import pytest
+from tests.fakes.memory_cache import MemoryCache
 from tests.search.test_semantic import SKY, World
 
 from mcp_junction.config.settings import Settings
 from mcp_junction.errors import ModelUnavailable, UsageError
 from mcp_junction.registry.search_vectors import EndpointModel, choose_model
-from mcp_junction.search.vectors import MemoryCache
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel
 

@@ -2,9 +2,11 @@
 
 import asyncio
 
+from tests.fakes.memory_cache import MemoryCache
+
 from mcp_junction.protocol.names import Pair
 from mcp_junction.search.mirror import VectorMirror
-from mcp_junction.search.vectors import KeptVector, MemoryCache
+from mcp_junction.search.vectors import KeptVector
 from mcp_junction.tasks import TaskScope
 
 

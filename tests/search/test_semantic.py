@@ -4,6 +4,7 @@ import asyncio
 from array import array
 
 import pytest
+from tests.fakes.memory_cache import MemoryCache
 from tests.search.tools import tool
 
 from mcp_junction.errors import ModelUnavailable, StoreUnavailable
@@ -11,7 +12,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.search.index_updater import IndexUpdater
 from mcp_junction.search.ranker_cache import MOST_HELD, KeyedMask, KeyedSkills, RankRequest
 from mcp_junction.search.semantic import WARM_FROM, SemanticIndex
-from mcp_junction.search.vectors import HIERARCHICAL, SEMANTIC, MemoryCache, SkillGroup
+from mcp_junction.search.vectors import HIERARCHICAL, SEMANTIC, SkillGroup
 from mcp_junction.search.words import split_clauses, tool_text
 from mcp_junction.tasks import TaskScope
 from mcp_junction.testing.fakes import InProcessModel

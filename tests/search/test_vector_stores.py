@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import numpy
 import pytest
+from tests.fakes.memory_cache import MemoryCache
 from tests.made_stores import schema_url
 from tests.search.test_semantic import SKY, World
 from tests.search.test_static_table import TABLE
@@ -16,7 +17,7 @@ from mcp_junction.protocol.names import Pair
 from mcp_junction.search.held import VectorSpace
 from mcp_junction.search.qdrant import INDEXED, QdrantVectors, point_id
 from mcp_junction.search.semantic import SEARCH_MODEL
-from mcp_junction.search.vectors import MemoryCache, VectorRow
+from mcp_junction.search.vectors import VectorRow
 from mcp_junction.store.database import Query
 from mcp_junction.store.pgvector import PgVectors
 from mcp_junction.store.store import open_store

@@ -18,7 +18,7 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -41,6 +41,7 @@ from mcp_junction.upstream.outcome import CANCELLED, ERROR, RESULT, Outcome
 
 if TYPE_CHECKING:
     from mcp_junction.upstream.http.dialer import Dialer
+    from mcp_junction.upstream.upstream import Upstream
 
 log = logging.getLogger("mcp_junction.health")
 
@@ -185,15 +186,6 @@ async def _catch_faults(probe: Probe) -> ProbeResult:
 # -- probes
 
 
-class PingTarget(Protocol):
-    """What a ping is sent to: an Upstream."""
-
-    @property
-    def is_stateless(self) -> bool: ...
-
-    async def request(self, method: str, params: bytes, timeout: float) -> Outcome: ...
-
-
 class _StatusData(msgspec.Struct, frozen=True):
     http_status: int = 0
 
@@ -221,7 +213,7 @@ def make_url_probe(url: str, dialer: Dialer) -> Probe:
     return check
 
 
-def make_ping_probe(server: PingTarget, timeout: float = PING_TIMEOUT) -> Probe:
+def make_ping_probe(server: Upstream, timeout: float = PING_TIMEOUT) -> Probe:
     """Make a probe that sends MCP ``ping`` on a server's link; a stateless server has no ping, and
     gets ``server/discover``."""
 

@@ -28,7 +28,6 @@ from mcp_junction.search.vectors import (
     Embed,
     EmbeddingModel,
     KeptVector,
-    MemoryCache,
     Ranked,
     RankingProcess,
     VectorCache,
@@ -78,7 +77,7 @@ class SemanticIndex:
         self,
         tasks: TaskScope,
         process: RankingProcess,
-        cache: VectorCache | None = None,
+        cache: VectorCache,
         embedder: RankingProcess | None = None,
         deep: EmbeddingModel | None = None,
         store: VectorStore | None = None,
@@ -95,7 +94,7 @@ class SemanticIndex:
         self._tasks = tasks
         self._process = process
         self._state = RankerCache(process)
-        self._cache = cache or MemoryCache()
+        self._cache = cache
         self._deep = deep
         self._patience = patience
         self._retry = retry

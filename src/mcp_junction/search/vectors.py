@@ -1,8 +1,8 @@
 """What search by meaning is made of: VectorCache, EmbeddingModel, RankingProcess, VectorStore.
 
 These are protocols, and the jobs and answers of the process that ranks. ``semantic.py`` puts them
-together; the stores and models are elsewhere, except MemoryCache, for where there is no store. What
-ranks (``ranking.py``) is never loaded in the service.
+together; the stores and models are elsewhere. What ranks (``ranking.py``) is never loaded in the
+service.
 """
 
 from __future__ import annotations
@@ -144,26 +144,6 @@ class VectorCache(Protocol):
 
     def forget(self, pair: Pair, model: str) -> None:
         """Let go of what is in memory of a tool that has left."""
-
-
-class MemoryCache:
-    """Keeps vectors in memory, where there is no store."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], dict[str, KeptVector]] = {}
-
-    async def load(self, server: str, model: str) -> Mapping[str, KeptVector]:
-        return self._kept.get((server, model), {})
-
-    async def save(self, server: str, model: str, vectors: Mapping[str, KeptVector]) -> None:
-        self._kept.setdefault((server, model), {}).update(vectors)
-
-    def forget(self, pair: Pair, model: str) -> None:
-        key = pair.server, model
-        vectors = self._kept.get(key, {})
-        vectors.pop(pair.name, None)
-        if not vectors:
-            self._kept.pop(key, None)
 
 
 class EmbeddingModel(Protocol):
