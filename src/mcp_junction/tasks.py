@@ -260,7 +260,7 @@ class TaskScope:
 class OnDemandTask:
     """A supervised task that is started when there is something to do, and ends when there is not.
 
-    ``run`` works while ``news`` is set, and clears it before it looks for work.
+    ``run`` is called while ``news`` is set, and clears it before it looks for work.
     """
 
     __slots__ = ("_name", "_run", "_task", "_tasks", "news")
@@ -282,7 +282,8 @@ class OnDemandTask:
 
     async def _work(self) -> None:
         try:
-            await self._run()
+            while self.news.is_set():
+                await self._run()
         except BaseException:
             self.news.set()  # what it was at is not done: it is run again
             raise

@@ -93,26 +93,22 @@ class BackgroundClassifier:
     # -- the task
 
     async def _work(self) -> None:
-        while self._news.is_set():
-            await self._wait_for_quiet()
-            try:
-                failed = await self._classify_all()
-            except StoreError as error:
-                log.warning("tools cannot be classified now: %s", error)
-                await asyncio.sleep(_STORE_RETRY)
-                self._news.set()
-                continue
-            except ModelUnavailable as error:
-                log.warning(
-                    "the vectors of skills cannot be updated now, and will be later: %s", error
-                )
-                failed = True
-            except Exception:  # whatever it is, it is tried again
-                log.exception("tools cannot be classified")
-                failed = True
-            if failed:
-                await wait_until_set(self._news, self.retry)
-                self._news.set()
+        await self._wait_for_quiet()
+        failed = True
+        try:
+            failed = await self._classify_all()
+        except StoreError as error:
+            log.warning("tools cannot be classified now: %s", error)
+            await asyncio.sleep(_STORE_RETRY)
+            self._news.set()
+            return
+        except ModelUnavailable as error:
+            log.warning("the vectors of skills cannot be updated now, and will be later: %s", error)
+        except Exception:  # whatever it is, it is tried again
+            log.exception("tools cannot be classified")
+        if failed:
+            await wait_until_set(self._news, self.retry)
+            self._news.set()
 
     async def _wait_for_quiet(self) -> None:
         """Wait for a moment without news, at most ``_LONGEST`` seconds."""

@@ -149,13 +149,8 @@ class Inspection:
     # -- flags
 
     async def _examine(self) -> None:
-        news = self._examination.news
-        while news.is_set():
-            await asyncio.sleep(_PAUSE)
-            news.clear()
-            await self._examine_once()
-
-    async def _examine_once(self) -> None:
+        await asyncio.sleep(_PAUSE)
+        self._examination.news.clear()
         members = [m for m in self._context.members if m.offering is not None]
         for member in members:
             await self._storage.wait_until_stored(member)

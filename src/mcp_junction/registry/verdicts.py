@@ -285,20 +285,18 @@ class LLMClassifier:
         self.wait_until_done = self._task.wait_until_done
 
     async def _work(self) -> None:
-        news = self._task.news
-        while news.is_set():
-            news.clear()
-            try:
-                has_failed = await self._classify_all()
-            except StoreError as error:
-                log.warning("the LLM cannot classify tools now: %s", error)
-                has_failed = True
-            if has_failed:
-                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-                await asyncio.sleep(self._pause)
-                news.set()
-            else:
-                self._pause = self._first_pause
+        self._task.news.clear()
+        try:
+            has_failed = await self._classify_all()
+        except StoreError as error:
+            log.warning("the LLM cannot classify tools now: %s", error)
+            has_failed = True
+        if has_failed:
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            await asyncio.sleep(self._pause)
+            self._task.news.set()
+        else:
+            self._pause = self._first_pause
 
     async def _classify_all(self) -> bool:
         """Classify all tools whose verdict is another's; returns whether that failed for some."""

@@ -76,17 +76,15 @@ class VectorMirror:
         return bool(self._removed or self._wanted or self._given)
 
     async def _work(self) -> None:
-        news = self._task.news
-        while news.is_set():
-            news.clear()
-            while self._is_behind:
-                try:
-                    await self._give()
-                    await self._settle()
-                except JunctionError as error:
-                    log.warning("the vector store lacks tools, and gets them later: %s", error)
-                    await asyncio.sleep(self._retry)
-            await return_free_memory()
+        self._task.news.clear()
+        while self._is_behind:
+            try:
+                await self._give()
+                await self._settle()
+            except JunctionError as error:
+                log.warning("the vector store lacks tools, and gets them later: %s", error)
+                await asyncio.sleep(self._retry)
+        await return_free_memory()
 
     async def _give(self) -> None:
         removed, self._removed = self._removed, set()
