@@ -192,7 +192,7 @@ async def show_history(
 ) -> HistoryPage:
     before = None if cursor is None else read_cursor(cursor, tuple[_EventNumber])[0]
     found = await context.registry.history(server_id, limit + 1, before)
-    total = await context.registry.history_count(server_id)
+    total = await context.store.history.count(context.registry.find(server_id).id)
     items = [history_model(record) for record in found[:limit]]
     more = write_cursor((items[-1].id,)) if len(found) > limit else None
     return HistoryPage(total, more, items)

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
 
-from mcp_junction.catalog.items import RESOURCES, TEMPLATES, ListItem, ListKind, Route, timeout_for
+from mcp_junction.catalog.items import (
+    RESOURCES,
+    TEMPLATES,
+    ListItem,
+    ListKind,
+    Route,
+    ServerLists,
+    timeout_for,
+)
 from mcp_junction.catalog.name_history import URIS, NameHistories, NameHistory
 from mcp_junction.catalog.roll import Roll, bits_of
 from mcp_junction.catalog.scope import Scope
@@ -21,10 +29,6 @@ from mcp_junction.protocol import encode, frames
 from mcp_junction.protocol.merged_list import MergedList, PageCache
 from mcp_junction.protocol.names import Pair
 from mcp_junction.upstream.upstream import Upstream
-
-if TYPE_CHECKING:
-    from mcp_junction.catalog.items import ServerLists
-
 
 _OBJECT = "ui"
 _MEMBER = "resourceUri"

@@ -205,10 +205,6 @@ class Registry:
         await self._lifecycle.flush()
         return await self._context.store.history.of(member.id, limit=limit, before=before)
 
-    async def history_count(self, ref: str) -> int:
-        """Count the rows of history of a server. Raises NotFound."""
-        return await self._context.store.history.count(self._members.get(ref).id)
-
     # -- changing
 
     async def refresh(self, ref: str, actor: Principal) -> ToolChanges:

@@ -45,6 +45,9 @@ class QdrantVectors:
         describe: Callable[[Sequence[Pair]], Awaitable[list[Payload]]],
     ) -> None:
         """``describe`` makes the payloads of tools."""
+        from qdrant_client import models  # an extra
+
+        self._models = models
         self._client = client
         self._describe = describe
         self._made: set[str] = set()
@@ -63,13 +66,11 @@ class QdrantVectors:
         return cls(AsyncQdrantClient(url=url, timeout=5, check_compatibility=False), describe)
 
     async def put(self, model: str, rows: Sequence[VectorRow]) -> None:
-        from qdrant_client import models
-
         for start in range(0, len(rows), _BATCH):
             page = rows[start : start + _BATCH]
             payloads = await self._describe([row.pair for row in page])
             points = [
-                models.PointStruct(
+                self._models.PointStruct(
                     id=point_id(row.pair),
                     vector=to_floats(row.vector),
                     payload={**payload, "junction_pair": list(row.pair)},
@@ -80,22 +81,18 @@ class QdrantVectors:
             await self._ask(self._client.upsert(name, points))
 
     async def remove(self, pairs: Sequence[Pair]) -> None:
-        from qdrant_client import models
-
-        selector = models.PointIdsList(points=[*map(point_id, pairs)])
+        selector = self._models.PointIdsList(points=[*map(point_id, pairs)])
         for name in await self._collections():
             await self._ask(self._client.delete(name, selector))
 
     async def retire_others(self, model: str, pairs: Sequence[Pair]) -> None:
         """Remove tools from the collections of other models, and collections without any."""
-        from qdrant_client import models
-
         current = self._names.get(model)
         others = [name for name in await self._collections() if name != current]
         for name in others if current is not None else ():
             for start in range(0, len(pairs), _BATCH):
                 ids = list(map(point_id, pairs[start : start + _BATCH]))
-                selector = models.PointIdsList(points=[*ids])
+                selector = self._models.PointIdsList(points=[*ids])
                 await self._ask(self._client.delete(name, selector))
             if not (await self._ask(self._client.count(name))).count:
                 await self._ask(self._client.delete_collection(name))
@@ -112,14 +109,12 @@ class QdrantVectors:
     async def nearest(
         self, model: str, query: bytes, limit: int, within: Sequence[Pair] | None
     ) -> list[tuple[Pair, float]]:
-        from qdrant_client import models
-
         if within is not None and len(within) > MOST_NAMED:
             return []
         chosen = None
         if within is not None:
             ids: list[Any] = list(map(point_id, within))
-            chosen = models.Filter(must=[models.HasIdCondition(has_id=ids)])
+            chosen = self._models.Filter(must=[self._models.HasIdCondition(has_id=ids)])
         name = await self._collection(model, len(query) // 4)
         found = await self._ask(
             self._client.query_points(
@@ -134,15 +129,15 @@ class QdrantVectors:
 
     async def _collection(self, model: str, dimensions: int) -> str:
         """Return the collection of a model; make it, with its indexes, if it is not there."""
-        from qdrant_client import models
-
         name = f"{_PREFIX}{text_hash(f'{model} {dimensions}')}"
         if name not in self._made:
             if not await self._ask(self._client.collection_exists(name)):
-                size = models.VectorParams(size=dimensions, distance=models.Distance.COSINE)
+                size = self._models.VectorParams(
+                    size=dimensions, distance=self._models.Distance.COSINE
+                )
                 await self._ask(self._client.create_collection(name, vectors_config=size))
                 for field, kind in INDEXED.items():
-                    schema = models.PayloadSchemaType(kind)
+                    schema = self._models.PayloadSchemaType(kind)
                     await self._ask(self._client.create_payload_index(name, field, schema))
             self._made.add(name)
             self._names[model] = name

@@ -105,7 +105,7 @@ class Bus:
                         yield event
                 while reader.transient:
                     yield reader.transient.popleft()
-                if not self._has_after(at):
+                if not (self._recent and self._recent[-1].seq > at):
                     await reader.wait(_POLL)
         finally:
             self._readers.discard(reader)
@@ -119,9 +119,6 @@ class Bus:
         except StoreUnavailable:
             await asyncio.sleep(_RETRY)
             return []
-
-    def _has_after(self, seq: int) -> bool:
-        return bool(self._recent) and self._recent[-1].seq > seq
 
     # -- life
 

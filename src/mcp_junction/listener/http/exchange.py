@@ -9,12 +9,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from mcp_junction.policy.principal import Principal
+from mcp_junction.policy.principal import Principal
 
 log = logging.getLogger("mcp_junction.http")
 
