@@ -78,3 +78,18 @@ async def test_questions_without_sense_are_not_put(requests):
     assert isinstance(failed, Outcome)
     assert failed.delivery is Delivery.EXECUTED
     assert client.asked == []
+
+
+@pytest.mark.req("R-ISOLATE")
+async def test_a_server_that_asks_too_much_at_once_ends_the_call_unasked():
+    client = Client()
+    requests = {f"q{number}": {"method": "roots/list"} for number in range(65)}
+    failed = await ask_client(asking(requests), client, asyncio.Event())
+    assert isinstance(failed, Outcome)
+    assert failed.delivery is Delivery.EXECUTED
+    assert "65 questions at once" in failed.message
+    assert client.asked == []
+    del requests["q0"]
+    answers = await ask_client(asking(requests), client, asyncio.Event())
+    assert isinstance(answers, dict)
+    assert len(answers) == 64

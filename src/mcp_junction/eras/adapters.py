@@ -47,6 +47,7 @@ from mcp_junction.upstream.upstream import Upstream
 _HAS_NAME_HEADER: Final = ASKING | OF_TASKS
 """The methods whose target is repeated in a header."""
 _MAX_ROUNDS: Final = 32
+_MAX_QUESTIONS: Final = 64
 _NO_TASK: Final = "there is no such task"
 _USED: Final = "this requestState was used before, or has expired"
 
@@ -359,6 +360,9 @@ async def ask_client(
         return outcomes.failed(INTERNAL_ERROR, words, Delivery.EXECUTED)
     if not questions:
         return {}
+    if len(questions) > _MAX_QUESTIONS:
+        words = f"the server asks {len(questions)} questions at once; {_MAX_QUESTIONS} may be"
+        return outcomes.failed(INTERNAL_ERROR, words, Delivery.EXECUTED)
     tasks = TaskScope("questions of a call")
     try:
         ended = tasks.spawn(ending.wait())
