@@ -172,7 +172,7 @@ async def test_a_server_that_announces_changes_without_end_rests_between_reads()
     for flight in server.upstream.wire.waiting:
         flight.end(server.answer_to(flight))
     await clock.advance(1.9)
-    assert server.reads() == 1, "it took half a second, so it rests for two"
+    assert server.reads() == 1, "it took half a second, so there are two seconds until the next"
     await clock.advance(0.2)
     assert server.reads() == 2
     read_at = [clock.now()]
@@ -182,7 +182,7 @@ async def test_a_server_that_announces_changes_without_end_rests_between_reads()
         await clock.advance(0.1)
         read_at += [clock.now()] * (server.reads() - before)
     gaps = [after - before for before, after in itertools.pairwise(read_at)]
-    assert gaps == pytest.approx([4, 5, 5, 5], abs=0.3), "it rests longer each time"
+    assert gaps == pytest.approx([4, 5, 5, 5], abs=0.3), "longer each time"
     before = server.reads()
     shelf.live_catalog.announce(server.upstream)
     await clock.advance(6)

@@ -15,11 +15,11 @@ from typing import Protocol
 import msgspec
 
 from mcp_junction.catalog.catalog import Catalog
+from mcp_junction.catalog.cooldowns import ReadCooldowns
 from mcp_junction.catalog.discovery import Listing, discover, warn_once
 from mcp_junction.catalog.endpoints import Endpoint
 from mcp_junction.catalog.items import ALL, TOOLS, ListItem, ListKind, ServerLists
 from mcp_junction.catalog.own_tools import sign_in_offer
-from mcp_junction.catalog.rests import Rests
 from mcp_junction.catalog.scope import Scope
 from mcp_junction.config.client_dialects import ToolSelection
 from mcp_junction.config.settings import ALL as EVERYTHING_LISTED
@@ -124,7 +124,7 @@ class LiveCatalog:
         self._again: set[Upstream] = set()
         self._reading: dict[Upstream, asyncio.Task[ServerError | None]] = {}
         self._announced: dict[Upstream, set[str]] = {}
-        self._rests = Rests()
+        self._cooldowns = ReadCooldowns()
         self._swapped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def follow(self, event: ServerChanged) -> None:
@@ -183,8 +183,9 @@ class LiveCatalog:
         if upstream in self._reading:
             self._again.add(upstream)
         else:
-            rests = method is not None
-            self._reading[upstream] = self._tasks.spawn(self._reread(upstream, rests=rests))
+            is_announced = method is not None
+            rereading = self._reread(upstream, is_announced=is_announced)
+            self._reading[upstream] = self._tasks.spawn(rereading)
 
     async def reread(self, upstream: Upstream) -> None:
         """Read its lists again, and wait until they are read. Raises ServerError."""
@@ -297,23 +298,23 @@ class LiveCatalog:
             return listing
         return listing._replace(offers=_selected(upstream, listing.offers, selection))
 
-    async def _discover_again(self, upstream: Upstream, *, rests: bool) -> None:
-        """Read its lists; with ``rests`` not before it has rested since they were read last."""
-        if rests:
-            await self._rests.wait(upstream)
+    async def _discover_again(self, upstream: Upstream, *, is_announced: bool) -> None:
+        """Read its lists; for a change that it announced, once its cooldown is over."""
+        if is_announced:
+            await self._cooldowns.wait_until_over(upstream)
             self._again.discard(upstream)
             if upstream.current is None:
                 return  # its lists are read when it is connected again
         began = upstream.clock.now()
         await self.discover(upstream)
-        self._rests.begin(upstream, began)
+        self._cooldowns.start(upstream, began)
 
-    async def _reread(self, upstream: Upstream, *, rests: bool) -> ServerError | None:
+    async def _reread(self, upstream: Upstream, *, is_announced: bool) -> ServerError | None:
         """What kept us from it, if something did."""
         try:
-            await self._discover_again(upstream, rests=rests)
+            await self._discover_again(upstream, is_announced=is_announced)
             while upstream in self._again:
-                await self._discover_again(upstream, rests=True)
+                await self._discover_again(upstream, is_announced=True)
         except ServerError as error:
             if isinstance(error, CircularError):
                 upstream.give_up(error.message)
