@@ -8,7 +8,6 @@ from itertools import cycle
 
 import asyncpg
 import pytest
-from tests.fakes.runtime_settings import RuntimeSettings
 from tests.fakes.statement_faults import StatementFaults
 from tests.plugin_store import Opener
 from tests.store.records import definition, server
@@ -133,8 +132,8 @@ def steps_of(store: Store) -> list[Step]:
         store.offers.all,
         lambda: store.history.add(one.id, HistoryEvent.CONNECTED),
         lambda: store.history.of(one.id),
-        lambda: RuntimeSettings(store._database).put("x", 1, "test"),
-        RuntimeSettings(store._database).all,
+        lambda: store.settings.put("x", 1, "test"),
+        store.settings.all,
         store.keys.all,
         lambda: store.events.append([NewEvent("x", {})]),
         store.events.bounds,
@@ -434,7 +433,7 @@ async def test_a_row_that_cannot_be_read_is_left_out_and_reported_once(store, du
     for one in (good, bad):
         await store.servers.add(one)
         await store.history.add(one.id, HistoryEvent.CONNECTED)
-        await RuntimeSettings(store._database).put(one.name, 1, "test")
+        await store.settings.put(one.name, 1, "test")
         await store.events.append([NewEvent(one.name, {})])
         await store.tools.replace(one.id, [definition(one.name)])
     which = {"events": "type = 'bad'", "connection_history": f"server_id = '{bad.id}'"}
@@ -447,7 +446,7 @@ async def test_a_row_that_cannot_be_read_is_left_out_and_reported_once(store, du
         events = [one.type for one in await store.events.after(0, limit=10)]
         assert [one.event_type for one in await store.history.of(good.id)] == ["CONNECTED"]
         history = await store.history.of(bad.id)
-        settings = await RuntimeSettings(store._database).all()
+        settings = await store.settings.all()
     assert (servers == ["good"]) == (table == "servers")
     assert (events == ["good"]) == (table == "events")
     assert (history == []) == (table == "connection_history")
@@ -509,10 +508,10 @@ async def test_when_no_connection_can_be_opened_the_key_is_asked_for(store, open
 
 @pytest.mark.req("S-15")
 async def test_a_row_alone_that_cannot_be_read_says_so(store, dump):
-    await RuntimeSettings(store._database).put("x", 1, "test")
+    await store.settings.put("x", 1, "test")
     await dump.run("UPDATE settings SET value = '{'")
     with pytest.raises(UnreadableRow, match="settings cannot be read"):
-        await RuntimeSettings(store._database).find("x")
+        await store.settings.find("x")
 
 
 @pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)  # it keeps no types

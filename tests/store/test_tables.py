@@ -5,7 +5,6 @@ import threading
 
 import msgspec
 import pytest
-from tests.fakes.runtime_settings import RuntimeSettings
 from tests.store.records import server
 
 from mcp_junction.errors import AlreadyExists, NotFound, VersionConflict
@@ -57,17 +56,16 @@ async def test_a_revoked_key_stays_revoked(store):
 
 
 async def test_settings_hold_any_json_and_have_versions(store):
-    settings = RuntimeSettings(store._database)
-    assert await settings.find("x") is None
-    first = await settings.put("x", {"a": [1, None, "é"]}, "admin", version=0)
+    assert await store.settings.find("x") is None
+    first = await store.settings.put("x", {"a": [1, None, "é"]}, "admin", version=0)
     assert (first.value, first.version) == ({"a": [1, None, "é"]}, 1)
-    second = await settings.put("x", False, "admin", version=1)
+    second = await store.settings.put("x", False, "admin", version=1)
     assert (second.value, second.version) == (False, 2)
     with pytest.raises(VersionConflict) as refused:
-        await settings.put("x", 1, "admin", version=1)
+        await store.settings.put("x", 1, "admin", version=1)
     assert refused.value.found == 2
-    assert await settings.all() == {"x": second}
-    assert (await settings.put("x", 3, "admin")).version == 3
+    assert await store.settings.all() == {"x": second}
+    assert (await store.settings.put("x", 3, "admin")).version == 3
 
 
 async def test_events_are_numbered_without_gaps_whoever_writes_them(opener):

@@ -228,6 +228,16 @@ class KeyRecord(msgspec.Struct, frozen=True):
     """Proves that whoever wrote the row has the vault's key."""
 
 
+class SettingRecord(msgspec.Struct, frozen=True):
+    """A setting that can change while the program runs."""
+
+    name: str
+    value: Any
+    version: int
+    updated_at: float
+    updated_by: str
+
+
 class NewEvent(msgspec.Struct, frozen=True):
     """An event that has no number yet."""
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from mcp_junction.errors import UsageError
+from mcp_junction.errors import UsageError, VersionConflict
 from mcp_junction.store.audit import AuditTrail
 from mcp_junction.store.call_metrics import CallMetricTable
 from mcp_junction.store.classification import Classification, ToolVectors
@@ -32,6 +32,7 @@ from mcp_junction.store.database import (
     Query,
     Rows,
     Script,
+    bump,
     migrate,
 )
 from mcp_junction.store.events import KEPT, DeliveryTable, Events
@@ -39,15 +40,51 @@ from mcp_junction.store.grants import ApprovalTable
 from mcp_junction.store.keys import KeyTable, RevokedSubjects
 from mcp_junction.store.policy import PolicyTables
 from mcp_junction.store.protected import ProtectedStore, StoreVault, VaultUsers
+from mcp_junction.store.records import SettingRecord
 from mcp_junction.store.resilience import CircuitTable, ClaimTable, EscalationTable, LimitTable
 from mcp_junction.store.servers import History, Servers
 from mcp_junction.store.skills import Skills, Suggestions
-from mcp_junction.store.table import UNREADABLE
+from mcp_junction.store.table import UNREADABLE, StoreTable, Table, transaction
 from mcp_junction.store.tool_settings import DeclaredTools, ToolSettingTable
 from mcp_junction.store.tools import Offers, Tools
 
 if TYPE_CHECKING:
     from mcp_junction.store.pgvector import PgVectors
+
+TABLE = Table("settings", SettingRecord, json={"value"})
+TOPIC = "settings"
+
+
+class RuntimeSettings(StoreTable):
+    """Settings by name, each a JSON value with a version."""
+
+    async def all(self) -> dict[str, SettingRecord]:
+        """Read all settings, by name."""
+        return {setting.name: setting for setting in await self._read(TABLE, "ORDER BY name")}
+
+    async def find(self, name: str) -> SettingRecord | None:
+        """Read one setting, if it is set."""
+        return await self._read_first(TABLE, "WHERE name = ?", name)
+
+    @transaction()
+    def put(
+        self, name: str, value: Any, by: str, *, version: int | None = None
+    ) -> Script[SettingRecord]:
+        """Set it; ``version`` is the one it was read with, 0 for none. Raises VersionConflict."""
+        rows = yield Query(
+            "INSERT INTO settings (name, value, version, updated_at, updated_by)"
+            " VALUES (?, ?, 1, ?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value,"
+            " version = settings.version + 1, updated_at = excluded.updated_at,"
+            " updated_by = excluded.updated_by"
+            f" RETURNING {', '.join(TABLE.columns)}",
+            (name, TABLE.value("value", value), time.time(), by),
+        )
+        setting = TABLE.record(rows[0])
+        if version is not None and setting.version != version + 1:
+            raise VersionConflict(f"the setting {name!r}", setting.version - 1)
+        yield bump(TOPIC)
+        return setting
+
 
 FILE: Final = "junction.db"
 _POSTGRES: Final = ("postgresql", "postgres")
@@ -76,6 +113,7 @@ class Store(AbstractAsyncContextManager["Store"]):
         self.policy = PolicyTables(database, vault, self.keys)
         self.credentials = CredentialTables(database, vault)
         self.servers = Servers(database, vault, self._drop_server)
+        self.settings = RuntimeSettings(database)
         self.events = Events(database, kept_events)
         self.audit = AuditTrail(database)
         self.limits = LimitTable(database, vault)
